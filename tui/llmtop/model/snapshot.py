@@ -1,0 +1,267 @@
+"""The frozen records of one instant: exactly the JSON contract, `None` meaning unknown.
+
+Every field of a record is a key of the contract (see `llmtop schema`); names are added freely and never renamed.
+Bytes are bytes, fractions are 0..1, times are Unix seconds, durations are seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+SCHEMA = 1
+
+
+class State(StrEnum):
+    """What a server is doing, by the rules of `model.states`."""
+
+    STARTING = "STARTING"
+    SERVING = "SERVING"
+    IDLE = "IDLE"
+    STALLED = "STALLED"
+    SLEEPING = "SLEEPING"
+    STALE = "STALE"
+    DOWN = "DOWN"
+    NO_ENGINE_METRICS = "NO_ENGINE_METRICS"
+    AUTH = "AUTH"
+
+    @property
+    def healthy(self) -> bool:
+        """Whether a server in this state would make `llmtop --once` exit with 0."""
+        return self in (State.SERVING, State.IDLE, State.SLEEPING)
+
+    @property
+    def live(self) -> bool:
+        """Whether the values beside this state were read from the running engine just now."""
+        return self in (State.SERVING, State.IDLE, State.SLEEPING, State.STALLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantile:
+    """One quantile in seconds; `bound` "<" and ">" say that only the bucket edge is known."""
+
+    value_s: float
+    bound: Literal["=", "<", ">"] = "="
+    weak: bool = False  # too few observations for this quantile
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """A histogram over the window: observations, exact mean, quantiles."""
+
+    n: int | None = None
+    mean_s: float | None = None
+    p50: Quantile | None = None
+    p95: Quantile | None = None
+    p99: Quantile | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySet:
+    """The latency histograms of a server over `window_s` seconds."""
+
+    window_s: float | None = None
+    ttft: Latency = Latency()
+    itl: Latency = Latency()
+    tpot: Latency = Latency()
+    e2e: Latency = Latency()
+    queue: Latency = Latency()
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Counter deltas over `window_s` seconds, per second."""
+
+    window_s: float | None = None
+    generation_tok_s: float | None = None
+    prompt_tok_s: float | None = None
+    prompt_computed_tok_s: float | None = None
+    prompt_cached_tok_s: float | None = None
+    requests_s: float | None = None
+    preemptions_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRow:
+    """One engine of a server (a data-parallel rank, or one model of several on the same page)."""
+
+    engine: str
+    model: str | None = None
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+    kv_capacity_tokens: int | None = None
+    state: State = State.SERVING
+    generation_tok_s: float | None = None
+    preemptions_total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerView:
+    """One watched server: what its page said, and what follows from its recent pages."""
+
+    url: str
+    state: State = State.DOWN
+    reason: str | None = None
+    engine: str | None = None
+    version: str | None = None
+    model: str | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    age_s: float | None = None
+    running: int | None = None
+    waiting: int | None = None
+    waiting_by_reason: Mapping[str, int] = field(default_factory=dict)
+    kv_usage: float | None = None
+    kv_engine: str | None = None
+    kv_capacity_tokens: int | None = None
+    kv_capacity_approx: bool = False
+    kv_used_tokens: int | None = None
+    room_requests: int | None = None
+    preemptions_total: int | None = None
+    admission_rejections_total: int | None = None
+    engines: tuple[EngineRow, ...] = ()
+    lora: tuple[str, ...] = ()
+    restarts: int = 0
+    rates: Rates = Rates()
+    prefix_hit_rate: float | None = None
+    spec_tokens_per_step: float | None = None
+    joules_per_token: float | None = None
+    joules_scope: Literal["gpu", "module"] | None = None
+    latency: LatencySet = LatencySet()
+    # beyond the first contract
+    name: str | None = None
+    limited_by: str | None = None
+    limited_by_share: float | None = None
+    limited_by_evidence: str | None = None
+    kv_growth_tok_s: float | None = None
+    kv_full_in_s: float | None = None
+    up_s: float | None = None
+    scrape_s: float | None = None
+    interval_s: float | None = None
+    local: bool = False
+    gpu_memory_utilization: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Device memory in bytes; `free` = total - reserved - used."""
+
+    total: int
+    used: int
+    reserved: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProcess:
+    """A process on a device; `pid` is the host's, `memory_bytes` None where the driver does not say."""
+
+    pid: int
+    name: str | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU or MIG instance; a field the driver does not support is None."""
+
+    index: int
+    uuid: str | None = None
+    name: str | None = None
+    state: Literal["OK", "LOST", "ERROR"] = "OK"
+    reason: str | None = None
+    util: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    sm_clock_mhz: float | None = None
+    throttle: tuple[str, ...] = ()
+    memory: DeviceMemory | None = None
+    unified: bool = False
+    processes: tuple[DeviceProcess, ...] = ()
+    # beyond the first contract
+    mig: str | None = None  # "GI/CI" of a MIG instance
+    age_s: float | None = None
+    energy_j: float | None = None  # the driver's counter
+    energy_scope: Literal["gpu", "module"] | None = None
+    numa_node: int | None = None
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine llmtop runs on."""
+
+    name: str | None = None
+    cpu_percent: float | None = None
+    mem_total_bytes: int | None = None
+    mem_available_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    swap_out_bytes_s: float | None = None
+    psi_full_avg10: float | None = None
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One pool of memory and what is left of it, with the formula in `basis`."""
+
+    name: str
+    kind: Literal["hbm", "unified", "lpddr", "ram"]
+    device: str | None = None
+    total_bytes: int | None = None
+    used_bytes: int | None = None
+    headroom_bytes: int | None = None
+    cuda_free_bytes: int | None = None
+    reclaimable_bytes: int | None = None
+    low_water_bytes: int | None = None
+    low_water_time: float | None = None
+    basis: str | None = None
+    state: Literal["ok", "low", "critical"] | None = None
+    # beyond the first contract
+    reserved_bytes: int | None = None
+    falling_bytes_s: float | None = None  # how fast headroom falls, when it does
+    empty_in_s: float | None = None
+    reason: str | None = None  # why the state is not ok
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A statement about what is wrong, what shows it and what to change."""
+
+    id: str
+    level: Literal["info", "warning", "critical"]
+    text: str
+    evidence: str | None = None
+    advice: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """How one source of this snapshot is doing."""
+
+    name: str
+    ok: bool
+    reason: str | None = None
+    age_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything known at one instant; one line of `--json`."""
+
+    time: float
+    servers: tuple[ServerView, ...] = ()
+    devices: tuple[Device, ...] = ()
+    host: Host = Host()
+    pools: tuple[Pool, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    limited_by: str | None = None
+    schema: int = SCHEMA
+    # beyond the first contract
+    sources: tuple[SourceStatus, ...] = ()
+    marks: tuple[str, ...] = ()
+    simulated: bool = False
