@@ -1,0 +1,56 @@
+"""What one metrics page said, in the same terms for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+RowKey = tuple[str, str]  # (model, engine); model "" where the page does not name it
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Cumulative counts by ascending upper bound (seconds), the last bound being +Inf."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[float, ...]
+    sum: float | None
+    count: float
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The labels of `vllm:cache_config_info` that say how large the KV cache is; None where it says "None"."""
+
+    num_gpu_blocks: int | None = None
+    block_size: int | None = None
+    size_tokens: int | None = None
+    max_concurrency: float | None = None
+    gpu_memory_utilization: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowSample:
+    """One engine of a page: gauges, counters and histograms by signal name (see `sources.dialects`)."""
+
+    key: RowKey
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    counters: Mapping[str, float] = field(default_factory=dict)
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    waiting_by_reason: Mapping[str, int] = field(default_factory=dict)
+    config: CacheConfig | None = None
+    sleep_level: int | None = None  # None = the page does not say, 0 = awake
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One metrics page; `t` is the monotonic time of its first body byte, `partial` a body cut inside a line."""
+
+    t: float
+    dialect: str
+    rows: tuple[RowSample, ...]
+    start_time: float | None = None
+    lora: tuple[str, ...] = ()
+    admission_rejections: int | None = None
+    partial: bool = False
+    bad_lines: int = 0

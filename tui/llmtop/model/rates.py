@@ -1,0 +1,138 @@
+"""The recent pages of one engine row: counter deltas, bucket deltas, resets.
+
+A rate is a counter delta over the window divided by the time between the first body bytes of the two pages.
+A restart (a new process start time or any counter that fell) empties the window, so that no delta spans it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llmtop.model.page import Histogram, RowSample
+from llmtop.model.quantiles import delta
+
+RATE_WINDOW_S = 10.0
+LATENCY_WINDOW_S = 60.0
+STALL_AFTER_S = 5.0
+STALL_AFTER_POLLS = 3
+# any of these moving means that the engine works; a long prefill moves only the iteration count
+_PROGRESS = ("generation", "prompt", "iterations", "preemptions", "requests", "diffusion_steps")
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    t: float
+    row: RowSample
+
+
+class RowWindow:
+    """The pages of one row since its last restart, at most `LATENCY_WINDOW_S` back."""
+
+    def __init__(self) -> None:
+        self._points: deque[_Point] = deque()
+        self._progress: tuple[float, ...] = ()
+        self._still_since = 0.0
+        self._still_polls = 0
+
+    def push(self, t: float, row: RowSample, restarted: bool = False) -> bool:
+        """Add a page; True when the row restarted. The page after a restart is the base of the new window."""
+        reset = bool(self._points) and (restarted or _fell(self._points[-1].row, row))
+        if reset:
+            self._points.clear()
+        self._points.append(_Point(t, row))
+        while len(self._points) > 2 and self._points[1].t <= t - LATENCY_WINDOW_S:
+            self._points.popleft()
+        self._watch_progress(t, row, reset)
+        return reset
+
+    def _watch_progress(self, t: float, row: RowSample, reset: bool) -> None:
+        ttft = row.histograms.get("ttft")
+        progress = (*(row.counters.get(name, -1.0) for name in _PROGRESS), ttft.count if ttft else -1.0)
+        if reset or progress != self._progress or not row.gauges.get("running"):
+            self._progress, self._still_since, self._still_polls = progress, t, 0
+        self._still_polls += 1
+
+    @property
+    def still_s(self) -> float:
+        """How long requests have been running without any counter moving."""
+        return self._points[-1].t - self._still_since if self._points else 0.0
+
+    @property
+    def stalled(self) -> bool:
+        """Requests run, and nothing has moved for long enough to say so."""
+        return self._still_polls >= STALL_AFTER_POLLS and self.still_s >= STALL_AFTER_S
+
+    def _base(self, window_s: float) -> _Point | None:
+        """The page about `window_s` before the newest one, or the oldest there is."""
+        if len(self._points) < 2:
+            return None
+        newest = self._points[-1].t
+        base = self._points[0]
+        for point in self._points:
+            # half a poll of slack, so that a page a moment too young does not stretch the window by a whole one
+            if newest - point.t < window_s - 0.05 * window_s:
+                break
+            base = point
+        return base
+
+    def span(self, window_s: float = RATE_WINDOW_S) -> float | None:
+        """The real length of the window in seconds."""
+        base = self._base(window_s)
+        return None if base is None else self._points[-1].t - base.t
+
+    def delta(self, signal: str, window_s: float = RATE_WINDOW_S) -> float | None:
+        """How much a counter rose over the window; a counter that appeared in it rose from 0."""
+        base = self._base(window_s)
+        if base is None or signal not in self._points[-1].row.counters:
+            return None
+        return self._points[-1].row.counters[signal] - base.row.counters.get(signal, 0.0)
+
+    def moved(self, signal: str) -> bool:
+        """Whether a counter rose with the newest page."""
+        if len(self._points) < 2:
+            return False
+        before, now = self._points[-2].row.counters, self._points[-1].row.counters
+        return now.get(signal, 0.0) > before.get(signal, 0.0)
+
+    def rate(self, signal: str) -> float | None:
+        """A counter per second over the rate window."""
+        change, span = self.delta(signal), self.span()
+        return change / span if change is not None and span else None
+
+    def gauge_slope(self, signal: str) -> float | None:
+        """How fast a gauge moved over the rate window, per second."""
+        base, span = self._base(RATE_WINDOW_S), self.span()
+        if base is None or not span:
+            return None
+        new, old = self._points[-1].row.gauges.get(signal), base.row.gauges.get(signal)
+        return None if new is None or old is None else (new - old) / span
+
+    def histogram(self, signal: str, window_s: float = LATENCY_WINDOW_S) -> Histogram | None:
+        """The bucket deltas of a histogram over the window; other bounds than before begin a new one."""
+        base = self._base(window_s)
+        new = self._points[-1].row.histograms.get(signal) if self._points else None
+        if base is None or new is None:
+            return None
+        for point in self._since(base):
+            change = delta(new, point.row.histograms.get(signal))
+            if change is not None:
+                return change
+        return None
+
+    def _since(self, base: _Point) -> Iterator[_Point]:
+        return (point for point in self._points if point.t >= base.t)
+
+
+def _fell(old: RowSample, new: RowSample) -> bool:
+    """Whether any counter of a row is lower than before, which only a restart can do."""
+    for signal, before in old.counters.items():
+        if new.counters.get(signal, before) < before:
+            return True
+    for signal, histogram in old.histograms.items():
+        after = new.histograms.get(signal)
+        if after is not None and after.bounds == histogram.bounds and after.count < histogram.count:
+            return True
+    before, after_created = old.gauges.get("created"), new.gauges.get("created")
+    return before is not None and after_created is not None and after_created != before
