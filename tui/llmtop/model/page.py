@@ -40,6 +40,7 @@ class RowSample:
     waiting_by_reason: Mapping[str, int] = field(default_factory=dict)
     config: CacheConfig | None = None
     sleep_level: int | None = None  # None = the page does not say, 0 = awake
+    unread: frozenset[str] = frozenset()  # gauges and counters that are there, as NaN or Inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def quantile(q: float, histogram: Histogram, needs: int = 0) -> Quantile | None:
 def latency(parts: Iterable[Histogram]) -> Latency:
     """The figures of one latency over all rows; unknown when no row has the histogram."""
     merged = merge(tuple(parts))
-    if merged is None:
+    if merged is None or not math.isfinite(merged.counts[-1]):
         return Latency()
     n = merged.counts[-1]
     mean = merged.sum / n if n > 0 and merged.sum is not None and math.isfinite(merged.sum) else None

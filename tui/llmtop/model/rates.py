@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmtop.model.page import Histogram, RowSample
 from llmtop.model.quantiles import delta
@@ -25,6 +25,18 @@ _PROGRESS = ("generation", "prompt", "iterations", "preemptions", "requests", "d
 class _Point:
     t: float
     row: RowSample
+    known: RowSample  # the row with the last values of what this page lacked
+
+
+def _carried(old: RowSample, new: RowSample) -> RowSample:
+    """A row with the last known value of every counter and histogram: none vanishes while its process lives."""
+    born = {"created": old.gauges["created"]} if "created" in old.gauges else {}
+    return replace(
+        new,
+        gauges={**born, **new.gauges},
+        counters={**old.counters, **new.counters},
+        histograms={**old.histograms, **new.histograms},
+    )
 
 
 class RowWindow:
@@ -38,13 +50,14 @@ class RowWindow:
 
     def push(self, t: float, row: RowSample, restarted: bool = False) -> bool:
         """Add a page; True when the row restarted. The page after a restart is the base of the new window."""
-        reset = bool(self._points) and (restarted or _fell(self._points[-1].row, row))
+        reset = bool(self._points) and (restarted or _fell(self._points[-1].known, row))
         if reset:
             self._points.clear()
-        self._points.append(_Point(t, row))
+        known = _carried(self._points[-1].known, row) if self._points else row
+        self._points.append(_Point(t, row, known))
         while len(self._points) > 2 and self._points[1].t <= t - LATENCY_WINDOW_S:
             self._points.popleft()
-        self._watch_progress(t, row, reset)
+        self._watch_progress(t, known, reset)
         return reset
 
     def _watch_progress(self, t: float, row: RowSample, reset: bool) -> None:
@@ -84,10 +97,21 @@ class RowWindow:
 
     def delta(self, signal: str, window_s: float = RATE_WINDOW_S) -> float | None:
         """How much a counter rose over the window; a counter that appeared in it rose from 0."""
-        base = self._base(window_s)
-        if base is None or signal not in self._points[-1].row.counters:
+        change = self._change(signal, window_s)
+        return None if change is None else change[0]
+
+    def _change(self, signal: str, window_s: float) -> tuple[float, float] | None:
+        """How much a counter rose and over how many seconds."""
+        base, newest = self._base(window_s), self._points[-1] if self._points else None
+        if base is None or newest is None or signal not in newest.row.counters:
             return None
-        return self._points[-1].row.counters[signal] - base.row.counters.get(signal, 0.0)
+        value = newest.row.counters[signal]
+        if signal not in base.known.counters and signal not in base.row.unread:
+            return value, newest.t - base.t
+        for point in self._since(base):  # the base itself, unless it had no readable value
+            if signal in point.row.counters and point.t < newest.t:
+                return value - point.row.counters[signal], newest.t - point.t
+        return None
 
     def moved(self, signal: str) -> bool:
         """Whether a counter rose with the newest page."""
@@ -98,8 +122,8 @@ class RowWindow:
 
     def rate(self, signal: str) -> float | None:
         """A counter per second over the rate window."""
-        change, span = self.delta(signal), self.span()
-        return change / span if change is not None and span else None
+        change = self._change(signal, RATE_WINDOW_S)
+        return change[0] / change[1] if change is not None and change[1] > 0 else None
 
     def gauge_slope(self, signal: str) -> float | None:
         """How fast a gauge moved over the rate window, per second."""
@@ -116,7 +140,9 @@ class RowWindow:
         if base is None or new is None:
             return None
         for point in self._since(base):
-            change = delta(new, point.row.histograms.get(signal))
+            old = point.row.histograms.get(signal)
+            lost = old is None and signal in point.known.histograms
+            change = None if lost else delta(new, old)
             if change is not None:
                 return change
         return None
@@ -134,5 +160,5 @@ def _fell(old: RowSample, new: RowSample) -> bool:
         after = new.histograms.get(signal)
         if after is not None and after.bounds == histogram.bounds and after.count < histogram.count:
             return True
-    before, after_created = old.gauges.get("created"), new.gauges.get("created")
-    return before is not None and after_created is not None and after_created != before
+    born, now_born = old.gauges.get("created"), new.gauges.get("created")
+    return born is not None and now_born is not None and born != now_born

@@ -16,7 +16,7 @@ from llmtop.sources.dialects import Slot, resolve
 _EXEMPLAR = re.compile(r"\s+#\s+\{.*$")
 _SERIES = re.compile(r'^[^\s{]+(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?$')
 _NOTHING: tuple[Slot, ...] = ()
-CACHE_LINES = 200_000
+CACHE_CHARS = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,14 @@ class Exposition:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Slot, ...]] = {}
+        self._kept_chars = 0
         self._slots: dict[tuple[str, frozenset[tuple[str, str]]], tuple[Slot, ...]] = {}
 
     def parse(self, body: bytes) -> Parsed:
         """All series of a page that the dialect table reads; never raises on any body."""
         lines = body.decode("utf-8", "replace").split("\n")  # never splitlines: labels may hold U+2028
         partial = self._drop_cut_line(lines)
-        self._bound_cache(len(lines))
+        self._bound_cache(len(body))
         values, odd = self._known_lines(lines)
         bad = 0
         for line in odd:
@@ -61,7 +62,7 @@ class Exposition:
                 if line and line[0] != "#":
                     odd.append(line)
                 elif series:
-                    self._known[series] = _NOTHING
+                    self._remember(series, _NOTHING)
             elif slots:
                 try:
                     value = float(number)
@@ -81,7 +82,7 @@ class Exposition:
             slots = self._resolve(name, labels)
             series = line.rpartition(" ")[0]
             if _SERIES.match(series):  # else a timestamp or odd blanks stand where the value should
-                self._known[series] = slots
+                self._remember(series, slots)
             for slot in slots:
                 values[slot] = value
         return 0
@@ -93,10 +94,16 @@ class Exposition:
             self._slots[key] = resolve(name, labels)
         return self._slots[key]
 
-    def _bound_cache(self, page_lines: int) -> None:
-        if len(self._known) > max(CACHE_LINES, 4 * page_lines):
+    def _remember(self, series: str, slots: tuple[Slot, ...]) -> None:
+        self._known[series] = slots
+        self._kept_chars += len(series)
+
+    def _bound_cache(self, page_chars: int) -> None:
+        """Forget all when labels that change from page to page have filled the cache."""
+        if self._kept_chars > max(CACHE_CHARS, 4 * page_chars):
             self._known.clear()
             self._slots.clear()
+            self._kept_chars = 0
 
     @staticmethod
     def _drop_cut_line(lines: list[str]) -> bool:
@@ -116,5 +123,5 @@ def _official(line: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
         for family in text_string_to_metric_families(line + "\n"):
             for sample in family.samples:
                 yield sample.name, sample.labels, float(sample.value)
-    except (ValueError, IndexError, KeyError, TypeError):
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError):
         return

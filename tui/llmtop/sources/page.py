@@ -24,6 +24,7 @@ class _Row:
     counts: dict[str, float] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
     sleep: dict[str, float] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
     config: CacheConfig | None = None
 
 
@@ -62,7 +63,7 @@ class _Folder:
             self.dialect = slot.dialect
         if kind is Kind.BUCKET:
             row = self._row(slot)
-            if self._outranked(row, signal, slot.rank) or value != value:
+            if self._outranked(row, signal, slot.rank) or not math.isfinite(value):
                 return
             bounds = row.buckets.setdefault(signal, {})
             bounds[slot.bound] = bounds.get(slot.bound, 0.0) + value
@@ -72,6 +73,10 @@ class _Folder:
                 row.sums[signal] = row.sums.get(signal, 0.0) + value
         elif math.isfinite(value):
             self._add_finite(slot, kind, signal, value)
+        elif kind in (Kind.GAUGE, Kind.COUNTER):
+            row = self._row(slot)
+            if not self._outranked(row, signal, slot.rank):
+                row.unread.add(signal)
 
     def _add_finite(self, slot: Slot, kind: Kind, signal: str, value: float) -> None:
         if kind is Kind.PAGE:
@@ -111,6 +116,7 @@ class _Folder:
             row.ranks[signal] = rank
             for values in (row.gauges, row.counters, row.buckets, row.sums, row.counts):
                 values.pop(signal, None)
+            row.unread.discard(signal)
             return False
         return rank > held
 
@@ -136,11 +142,13 @@ def _engine_order(item: tuple[RowKey, _Row]) -> tuple[int, str, str]:
 
 
 def _sample(key: RowKey, row: _Row) -> RowSample:
-    gauges = row.gauges
+    gauges = {name: value for name, value in row.gauges.items() if math.isfinite(value)}
+    counters = {name: value for name, value in row.counters.items() if name not in row.unread and math.isfinite(value)}
     if row.reasons and "waiting" not in gauges:
         gauges["waiting"] = float(sum(row.reasons.values()))
     histograms = {name: _histogram(row, name) for name in row.buckets}
-    return RowSample(key, gauges, row.counters, histograms, row.reasons, row.config, _sleep_level(row.sleep))
+    sleep, unread = _sleep_level(row.sleep), frozenset(row.unread)
+    return RowSample(key, gauges, counters, histograms, row.reasons, row.config, sleep, unread)
 
 
 def _histogram(row: _Row, name: str) -> Histogram:

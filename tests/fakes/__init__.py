@@ -1,0 +1,1 @@
+"""Fakes at the process edge."""

@@ -1,0 +1,311 @@
+"""The command line: reads flags, chooses between screen, table, lines and JSON. Imports the UI only for the screen."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from llmtop import __version__
+from llmtop.config import (
+    DEFAULT_PORT,
+    INTERVAL_S,
+    Settings,
+    Target,
+    UsageError,
+    attach_key,
+    checked_interval,
+    load_user_config,
+    resolve_targets,
+)
+
+EXIT_OK, EXIT_UNHEALTHY, EXIT_USAGE, EXIT_CRASH = 0, 1, 2, 70
+ONCE_DEADLINE_S = 15.0
+THEMES = ("textual-dark", "textual-light")
+
+
+class CommandParser(argparse.ArgumentParser):
+    """One clear line instead of a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run llmtop and leave the process; quitting never waits for a driver or a resolver that hangs."""
+    code = run(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (BrokenPipeError, ValueError, OSError):
+            pass
+    os._exit(code)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run llmtop and return its exit code."""
+    try:
+        return _dispatch(list(argv))
+    except UsageError as error:
+        print(f"llmtop: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except BrokenPipeError:
+        return EXIT_OK
+    except KeyboardInterrupt:
+        return EXIT_OK
+    except SystemExit as error:  # argparse after --help and --version
+        return error.code if isinstance(error.code, int) else EXIT_OK
+    except Exception:
+        traceback.print_exc()
+        return EXIT_CRASH
+
+
+def _dispatch(argv: list[str]) -> int:
+    command = _COMMANDS.get(argv[0]) if argv else None
+    if command is not None:
+        return command(argv[1:])
+    return _watch(argv)
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """The flags that every watching command has."""
+    out = parser.add_argument_group("output")
+    out.add_argument("--once", action="store_true", help="print the state once and end")
+    out.add_argument("--json", action="store_true", help="one JSON object per line (see `llmtop schema`)")
+    out.add_argument("--plain", action="store_true", help="one line of text per interval, no screen")
+    out.add_argument("--record", metavar="FILE", type=Path, help="also write every snapshot to FILE (JSON Lines)")
+    out.add_argument("--record-raw", action="store_true", help="with --record: the raw metrics pages too")
+    out.add_argument("--ascii", action="store_true", default=None, help="no block characters")
+    out.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
+    out.add_argument("--theme", metavar="NAME", help="colour theme of the screen")
+    how = parser.add_argument_group("measuring")
+    how.add_argument("-d", "--interval", type=float, metavar="S", help="seconds between polls, 0.2 to 60 (1)")
+    how.add_argument(
+        "--memory", choices=("auto", "unified", "discrete"), help="the kind of GPU memory, where it is not seen"
+    )
+    how.add_argument("--procfs", type=Path, default=Path("/proc"), metavar="DIR", help="another /proc")
+    how.add_argument("--sysfs", type=Path, default=Path("/sys"), metavar="DIR", help="another /sys")
+    parser.add_argument("--version", action="version", version=f"llmtop {__version__}")
+
+
+def _network(parser: argparse.ArgumentParser) -> None:
+    net = parser.add_argument_group("connection")
+    net.add_argument("--api-key-env", metavar="NAME", help="environment variable with the server's API key")
+    net.add_argument("--ca", type=Path, metavar="FILE", help="certificate authority to trust for https")
+    net.add_argument("--insecure", action="store_true", help="do not check certificates")
+
+
+def _watch_parser() -> argparse.ArgumentParser:
+    parser = CommandParser(
+        prog="llmtop",
+        description="What htop is for processes, for LLM serving: KV cache, memory headroom, queue and tokens per second.",
+        epilog="commands: llmtop demo [MACHINE] | load URL | warmup | replay FILE | schema   (each has --help)",
+    )
+    parser.add_argument(
+        "servers", nargs="*", metavar="URL", help="HOST:PORT, http(s)://…/prefix or a name of the configuration"
+    )
+    _network(parser)
+    add_common(parser)
+    return parser
+
+
+def _watch(argv: list[str]) -> int:
+    args = _watch_parser().parse_args(argv)
+    return watch(args, _settings(args))
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    """Flags beat the environment, the environment beats the file."""
+    config = load_user_config()
+    names: Sequence[str] = args.servers or config.get("watch", [])
+    targets = resolve_targets(names, config, os.environ, args.api_key_env)
+    if args.ca is not None and not args.ca.is_file():
+        raise UsageError(f"--ca: there is no file {args.ca}")
+    targets = tuple(
+        replace(target, ca=args.ca or target.ca, insecure=args.insecure or target.insecure) for target in targets
+    )
+    base = base_settings(args, config)
+    return replace(base, targets=targets) if targets else _found_here(base, args)
+
+
+def base_settings(args: argparse.Namespace, config: dict[str, Any]) -> Settings:
+    """What does not depend on the servers."""
+    interval = args.interval if args.interval is not None else config.get("interval", INTERVAL_S)
+    memory = args.memory or config.get("memory", "auto")
+    if memory not in ("auto", "unified", "discrete"):
+        raise UsageError(f"memory must be auto, unified or discrete, not {memory!r}")
+    return Settings(
+        interval_s=checked_interval(interval),
+        procfs=args.procfs,
+        sysfs=args.sysfs,
+        memory=memory,
+        ascii=config.get("ascii", False) if args.ascii is None else args.ascii,
+        mouse=config.get("mouse", True) and not args.no_mouse,
+        theme=args.theme or os.environ.get("LLMTOP_THEME") or config.get("theme"),
+        record=args.record,
+        record_raw=args.record_raw,
+    )
+
+
+def _found_here(settings: Settings, args: argparse.Namespace) -> Settings:
+    from llmtop.collect import local_targets
+
+    found = local_targets(settings) or [Target(f"http://127.0.0.1:{DEFAULT_PORT}")]
+    targets = attach_key(tuple(found), os.environ, args.api_key_env)
+    return replace(settings, targets=targets, found=True)
+
+
+def watch(args: argparse.Namespace, settings: Settings, machine: Any = None) -> int:
+    """Watch as asked: once, as lines, or on the screen."""
+    if machine is None:
+        from llmtop.sources.machine import LiveMachine
+
+        machine = LiveMachine(settings.procfs, settings.sysfs, settings.memory)
+    if args.once:
+        return _once(settings, machine, args.json, args.plain)
+    if args.json or args.plain or not has_screen():
+        return _stream(settings, machine, args.json)
+    from llmtop.ui.main import run_ui
+
+    return run_ui(settings, machine)
+
+
+def has_screen() -> bool:
+    """Whether a full screen can be drawn: a terminal for keys and for drawing that is not dumb."""
+    ttys = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.__stderr__))
+    return ttys and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
+
+
+def _once(settings: Settings, machine: Any, as_json: bool, as_line: bool) -> int:
+    from llmtop.collect import Poller
+
+    news = threading.Condition()
+    latest: list[Any] = []
+
+    def take(snapshot: Any) -> None:
+        with news:
+            latest[:] = [snapshot, poller.settled]
+            news.notify()
+
+    poller = Poller(settings, machine, take)
+    poller.start()
+    deadline = time.monotonic() + ONCE_DEADLINE_S
+    with news:
+        while time.monotonic() < deadline and not (latest and latest[1]):
+            news.wait(min(0.2, max(0.0, deadline - time.monotonic())))
+            if poller.error is not None:
+                raise poller.error
+    poller.stop()
+    if not latest:
+        raise RuntimeError("no snapshot within the deadline")
+    _print(_render(latest[0], as_json, as_line))
+    return health(latest[0])
+
+
+def _render(snapshot: Any, as_json: bool, as_line: bool) -> str:
+    if as_json:
+        from llmtop.contract import to_json
+
+        return to_json(snapshot)
+    from llmtop import report
+
+    return report.line(snapshot) if as_line else report.table(snapshot)
+
+
+def health(snapshot: Any) -> int:
+    """0 when every watched server is well; 1 when one is not or none was found."""
+    servers = snapshot.servers
+    return EXIT_OK if servers and all(server.state.healthy for server in servers) else EXIT_UNHEALTHY
+
+
+def _print(text: str) -> None:
+    """Write a line as UTF-8, at once."""
+    sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _stream(settings: Settings, machine: Any, as_json: bool) -> int:
+    from llmtop.collect import Poller
+
+    done: list[BaseException | int] = []
+    ended = threading.Event()
+
+    def end(code: BaseException | int) -> None:
+        done.append(code)
+        ended.set()
+
+    def take(snapshot: Any) -> None:
+        try:
+            _print(_render(snapshot, as_json, True))
+        except OSError:  # the reader has gone
+            end(EXIT_OK)
+
+    signal.signal(signal.SIGTERM, lambda *_: end(128 + signal.SIGTERM))
+    signal.signal(signal.SIGHUP, lambda *_: end(128 + signal.SIGHUP))
+    poller = Poller(settings, machine, take)
+    poller.start()
+    while not ended.wait(0.5):
+        if poller.error is not None:
+            raise poller.error
+    poller.stop()
+    _silence_stdout()
+    code = done[0]
+    return code if isinstance(code, int) else EXIT_CRASH
+
+
+def _silence_stdout() -> None:
+    """After a closed pipe: let the interpreter's own flush go nowhere."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass
+
+
+def _schema(argv: list[str]) -> int:
+    parser = CommandParser(prog="llmtop schema", description="Print the JSON Schema of one line of --json.")
+    parser.parse_args(argv)
+    from llmtop.contract import json_schema
+
+    _print(json.dumps(json_schema(), indent=2))
+    return EXIT_OK
+
+
+def _demo(argv: list[str]) -> int:
+    from llmtop import demo_command
+
+    return demo_command.run(argv)
+
+
+def _load(argv: list[str]) -> int:
+    from llmtop.load import cli
+
+    parser = CommandParser(
+        prog="llmtop load", description="Put a server under load and find how many users it carries."
+    )
+    cli.add_arguments(parser)
+    return cli.run(parser.parse_args(argv))
+
+
+def _warmup(argv: list[str]) -> int:
+    from llmtop.warmup import cli
+
+    parser = CommandParser(prog="llmtop warmup", description="Watch a start-up and see how close it comes to an OOM.")
+    cli.add_arguments(parser)
+    return cli.run(parser.parse_args(argv))
+
+
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "schema": _schema,
+    "demo": _demo,
+    "load": _load,
+    "warmup": _warmup,
+}

@@ -1,0 +1,154 @@
+"""The poller: a thread with its own event loop that turns sources into one frozen `Snapshot` per interval.
+
+Deadlines are fixed and missed ones are skipped, never caught up. What a source does wrong is data in the snapshot,
+never an exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from llmtop.config import DEFAULT_PORT, Settings, Target
+from llmtop.model.assemble import Assembler
+from llmtop.model.snapshot import Snapshot
+from llmtop.sources.base import MachineSource
+from llmtop.sources.discover import server_processes
+from llmtop.watch import ServerWatch, devices_of
+
+RESCAN_S = 5.0
+Sink = Callable[[Snapshot], None]
+
+
+class Poller:
+    """Watches servers and the machine; hands a snapshot to `sink` (in this thread) once per interval."""
+
+    def __init__(self, settings: Settings, machine: MachineSource, sink: Sink) -> None:
+        self._settings = settings
+        self._machine = machine
+        self._sink = sink
+        self._interval = settings.interval_s
+        self._watches: list[ServerWatch] = []
+        self._assembler = Assembler(settings.memory)
+        self._stopping = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="llmtop-poller", daemon=True)
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin polling."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 0.5) -> None:
+        """End polling; waits a moment for the thread, but never for a request or a driver that hangs."""
+        self._stopping.set()
+        self._machine.stop()
+        self._soon(self._poke)
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+
+    def mark(self, text: str) -> None:
+        """Begin a new low-water epoch and put a mark into the next snapshot."""
+        self._soon(lambda: self._assembler.mark(text, time.time()))
+
+    def set_interval(self, seconds: float) -> None:
+        """Poll every `seconds` from now on."""
+        self._interval = seconds
+        self._soon(self._poke)
+
+    @property
+    def settled(self) -> bool:
+        """Whether every server was polled twice and asked what it is, and the machine was read in full."""
+        watches = list(self._watches)
+        return self._machine.ready() and bool(watches) and all(w.polls >= 2 and w.identified for w in watches)
+
+    def _poke(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+
+    def _soon(self, action: Callable[[], object]) -> None:
+        """Run an action in the poller's loop; nothing happens when that is gone."""
+        try:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(action)
+        except RuntimeError:
+            return
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:  # handed to whoever owns the poller
+            self.error = error
+
+    async def _main(self) -> None:
+        self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
+        self._machine.start()
+        await self._find()
+        await self._tick()  # pays for imports and connecting; the grid of deadlines begins after it
+        deadline = scanned = self._loop.time()
+        while not self._stopping.is_set():
+            missed = (self._loop.time() - deadline) // self._interval  # is not caught up
+            deadline += self._interval * (1 + max(0.0, missed))
+            if await self._woken_before(deadline):
+                deadline = self._loop.time()
+            if self._settings.found and self._loop.time() - scanned >= RESCAN_S:
+                scanned = self._loop.time()
+                await self._find()
+            await self._tick()
+        for watch in self._watches:
+            watch.cancel()
+
+    async def _woken_before(self, deadline: float) -> bool:
+        """Sleep until the deadline; True when something changed that needs a tick now."""
+        assert self._wake is not None
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        self._wake.clear()
+        return True
+
+    async def _find(self) -> None:
+        """Watch what was named; without names, what serves a model on this host, also when it appears later."""
+        targets: Sequence[Target] = self._settings.targets
+        if self._settings.found:
+            targets = (*targets, *await asyncio.to_thread(local_targets, self._settings))
+        known = {watch.target.url for watch in self._watches}
+        fresh = [ServerWatch(target, self._settings) for target in targets if target.url not in known]
+        await asyncio.gather(*(watch.prepare() for watch in fresh))
+        self._watches += fresh
+
+    async def _tick(self) -> None:
+        polls = [poll for watch in self._watches if (poll := watch.begin(self._interval)) is not None]
+        if polls:
+            await asyncio.wait(polls, timeout=0.8 * self._interval)
+        if not self._stopping.is_set():
+            self._sink(self._snapshot())
+
+    def _snapshot(self) -> Snapshot:
+        t, now = time.monotonic(), time.time()
+        sample = self._machine.sample()
+        shown = [watch for watch in self._watches if not self._nobody_there(watch)]
+        views = [watch.view(t, now) for watch in shown]
+        for watch, view in zip(shown, views, strict=True):
+            if watch.restarted():
+                self._assembler.note(f"restart {view.name or view.model or view.url}")
+        return self._assembler.build(views, sample, t, now, devices_of(self._watches, sample.devices))
+
+    def _nobody_there(self, watch: ServerWatch) -> bool:
+        """The default port is tried on the quiet: it is no server until something has answered there."""
+        quiet = self._settings.found and watch.target.port == DEFAULT_PORT
+        return quiet and not watch.answered and watch.pid is None
+
+
+def local_targets(settings: Settings) -> list[Target]:
+    """The servers of this host by their processes."""
+    processes = server_processes(settings.procfs)
+    scheme = {
+        p.port: "https" if any(word.startswith("--ssl-certfile") for word in p.argv) else "http" for p in processes
+    }
+    return [Target(f"{scheme[port]}://127.0.0.1:{port}") for port in scheme]

@@ -1,0 +1,190 @@
+"""Flags, environment and the configuration file become one frozen `Settings`; a mistake is one clear line."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+DEFAULT_PORT = 8000
+INTERVAL_S = 1.0
+MIN_INTERVAL_S, MAX_INTERVAL_S = 0.2, 60.0
+MemoryMode = Literal["auto", "unified", "discrete"]
+_DEFAULTS = {"interval": float, "theme": str, "ascii": bool, "mouse": bool, "memory": str, "watch": list}
+_SERVER_KEYS = {"url": str, "api_key_env": str, "ca": str, "insecure": bool, "max_num_seqs": int}
+
+
+class UsageError(Exception):
+    """Bad input: one line that says what to do; exit code 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One server to watch. The key is sent to `origin` alone and is never shown."""
+
+    url: str
+    name: str | None = None
+    key: str | None = field(default=None, repr=False)
+    login: tuple[str, str] | None = field(default=None, repr=False)
+    ca: Path | None = None
+    insecure: bool = False
+    max_num_seqs: int | None = None
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+    @property
+    def host(self) -> str:
+        """The host without brackets."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        """The port, by scheme where the URL has none."""
+        parts = urlsplit(self.url)
+        return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What to watch and how, validated."""
+
+    targets: tuple[Target, ...] = ()
+    interval_s: float = INTERVAL_S
+    procfs: Path = Path("/proc")
+    sysfs: Path = Path("/sys")
+    memory: MemoryMode = "auto"
+    ascii: bool = False
+    mouse: bool = True
+    theme: str | None = None
+    record: Path | None = None
+    record_raw: bool = False
+    found: bool = False  # the targets were found on this host, not named
+
+
+def parse_target(text: str) -> Target:
+    """A host, host:port or URL as typed; raises UsageError when it cannot be one."""
+    typed = text if "://" in text else f"http://{text}"
+    try:
+        parts = urlsplit(typed)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise UsageError(
+            f"{_shown(text)!r} is not a server; write HOST:PORT or http(s)://HOST[:PORT][/PREFIX]"
+        ) from None
+    if parts.scheme not in ("http", "https") or not host or any(char.isspace() for char in typed):
+        raise UsageError(f"{_shown(text)!r} is not a server; write HOST:PORT or http(s)://HOST[:PORT][/PREFIX]")
+    if "://" not in text and port is None:
+        port = DEFAULT_PORT
+    place = f"[{host}]" if ":" in host else host
+    path = parts.path.rstrip("/")
+    for suffix in ("/metrics", "/v1"):
+        path = path.removesuffix(suffix)
+    url = f"{parts.scheme}://{place}" + (f":{port}" if port is not None else "") + path
+    login = (parts.username, parts.password or "") if parts.username else None
+    return Target(url, login=login)
+
+
+def _shown(text: str) -> str:
+    """What may be repeated of a mistyped server: nothing before an @ and nothing after a ?."""
+    return text.rpartition("@")[2].partition("?")[0]
+
+
+def config_path(environ: Mapping[str, str]) -> Path:
+    """`$XDG_CONFIG_HOME/llmtop/config.toml`."""
+    base = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", "~"), ".config")
+    return Path(base).expanduser() / "llmtop" / "config.toml"
+
+
+def load_user_config() -> dict[str, Any]:
+    """The configuration of whoever runs llmtop."""
+    return load_config(config_path(os.environ))
+
+
+def load_config(path: Path) -> dict[str, Any]:
+    """The checked contents of the configuration file; empty when there is none."""
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    servers = content.pop("servers", {})
+    _check(path, "", content, _DEFAULTS)
+    if not isinstance(servers, dict):
+        raise UsageError(f"{path}: write servers as [servers.NAME] tables")
+    for name, entry in servers.items():
+        if not isinstance(entry, dict) or "url" not in entry:
+            raise UsageError(f'{path}: [servers.{name}] needs url = "http://HOST:PORT"')
+        _check(path, f"[servers.{name}] ", entry, _SERVER_KEYS)
+    return {**content, "servers": servers}
+
+
+def _check(path: Path, where: str, table: Mapping[str, Any], known: Mapping[str, type]) -> None:
+    for key, value in table.items():
+        if key not in known:
+            raise UsageError(f"{path}: {where}unknown key {key!r}; known are {', '.join(known)}")
+        kind = known[key]
+        good = isinstance(value, (int, float) if kind is float else kind)
+        if not good or (isinstance(value, bool) and kind is not bool):
+            raise UsageError(f"{path}: {where}{key} must be a {kind.__name__}, not {value!r}")
+
+
+def checked_interval(value: float) -> float:
+    """An interval in the allowed range, in seconds."""
+    if not MIN_INTERVAL_S <= value <= MAX_INTERVAL_S:
+        raise UsageError(f"the interval must be {MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g} seconds, not {value:g}")
+    return value
+
+
+def resolve_targets(
+    names: Sequence[str], config: Mapping[str, Any], environ: Mapping[str, str], key_env: str | None = None
+) -> tuple[Target, ...]:
+    """The servers named on the command line (URLs or names of the file), each with its own key or none."""
+    entries: Mapping[str, Any] = config.get("servers", {})
+    targets = [_named(name, entries[name], environ) if name in entries else parse_target(name) for name in names]
+    unique = tuple({target.url: target for target in targets}.values())
+    return attach_key(unique, environ, key_env)
+
+
+def _named(name: str, entry: Mapping[str, Any], environ: Mapping[str, str]) -> Target:
+    target = parse_target(entry["url"])
+    variable = entry.get("api_key_env")
+    return replace(
+        target,
+        name=name,
+        key=_key(environ, variable, f"[servers.{name}] api_key_env") if variable else None,
+        ca=Path(entry["ca"]).expanduser() if "ca" in entry else None,
+        insecure=entry.get("insecure", False),
+        max_num_seqs=entry.get("max_num_seqs"),
+    )
+
+
+def attach_key(targets: tuple[Target, ...], environ: Mapping[str, str], key_env: str | None) -> tuple[Target, ...]:
+    """Give the key of the environment to the only origin there is; a key never goes to two."""
+    origins = {target.origin for target in targets}
+    if key_env and len(origins) > 1:
+        raise UsageError("--api-key-env is for one server; give each its own api_key_env in the configuration file")
+    wanted = key_env or ("VLLM_API_KEY" if environ.get("VLLM_API_KEY", "").strip() else None)
+    key = _key(environ, wanted, "--api-key-env" if key_env else "environment") if wanted else None
+    if key is None or len(origins) != 1:
+        return targets
+    return tuple(target if target.key else replace(target, key=key) for target in targets)
+
+
+def _key(environ: Mapping[str, str], variable: str, where: str) -> str:
+    key = environ.get(variable, "").strip()
+    if not key:
+        raise UsageError(f"{where}: the environment variable {variable} is not set; export it first")
+    if not key.isascii() or not key.isprintable():
+        raise UsageError(f"{where}: the value of {variable} cannot be sent in a header")
+    return key

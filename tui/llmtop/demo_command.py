@@ -1,0 +1,60 @@
+"""`llmtop demo`: a simulated server and machine in a child process, watched like a real one."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from llmtop.cli import CommandParser, add_common, base_settings, watch
+from llmtop.config import Target, UsageError, load_user_config
+
+DEFAULT_MACHINE = "gb10"
+
+
+def run(argv: list[str]) -> int:
+    """Run the demo; the exit code."""
+    from llmtop.sources.demo import profile
+
+    args = _parser(profile.names()).parse_args(argv)
+    options = {
+        name: getattr(args, name) for name in ("port", "speed", "dp", "seed", "no_traffic", "warmup", "oom", "fault")
+    }
+    if args.serve:
+        return _serve(args.machine, options)
+    from llmtop.sources.demo.child import launch
+    from llmtop.sources.demo.machine import SimulatedMachine
+
+    settings = base_settings(args, load_user_config())
+    try:
+        with launch(args.machine, **options) as demo:
+            model = profile.load(args.machine)
+            target = Target(demo.url, max_num_seqs=model.engine.max_num_seqs)
+            return watch(args, replace(settings, targets=(target,)), SimulatedMachine(model, demo.control))
+    except (RuntimeError, profile.ProfileError) as error:
+        raise UsageError(str(error)) from None
+
+
+def _serve(machine: str, options: dict[str, object]) -> int:
+    """The simulated server alone, in this process, until it is stopped."""
+    from llmtop.sources.demo.child import flags, main
+
+    return main([machine, *flags(options)])
+
+
+def _parser(machines: tuple[str, ...]) -> argparse.ArgumentParser:
+    from llmtop.sources.demo.faults import FAULTS
+
+    parser = CommandParser(prog="llmtop demo", description="Watch a simulated server and machine; no GPU needed.")
+    parser.add_argument("machine", nargs="?", choices=machines, default=DEFAULT_MACHINE, help=f"({DEFAULT_MACHINE})")
+    sim = parser.add_argument_group("simulation")
+    sim.add_argument("--serve", action="store_true", help="only serve: print the URL and wait")
+    sim.add_argument("--port", type=int, default=0, help="port of the simulated server (a free one)")
+    sim.add_argument("--speed", type=float, default=1.0, help="times faster than the machine it imitates")
+    sim.add_argument("--dp", type=int, default=1, metavar="N", help="data-parallel engines")
+    sim.add_argument("--seed", type=int, default=0, help="of its own traffic")
+    sim.add_argument("--no-traffic", action="store_true", help="no requests of its own")
+    sim.add_argument("--warmup", action="store_true", help="play the start-up first")
+    sim.add_argument("--oom", action="store_true", help="a start-up that runs out of memory in graph capture")
+    sim.add_argument("--fault", action="append", default=[], choices=tuple(FAULTS), help="a fault from the start")
+    add_common(parser)
+    return parser

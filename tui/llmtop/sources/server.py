@@ -1,0 +1,233 @@
+"""Polls one server over HTTP: its metrics page, and now and then the side doors that tell what it is."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+
+from llmtop import __version__
+from llmtop.config import Target
+from llmtop.model.page import Page
+from llmtop.model.tracker import Failure, Identity
+from llmtop.model.units import clean
+from llmtop.sources.exposition import Exposition
+from llmtop.sources.page import read_page
+
+PAGE_LIMIT = 32 * 2**20
+DEADLINE_S = 5.0
+SIDE_DEADLINE_S = 2.0
+HEALTH_EVERY_S = 5.0
+IDENTITY_RETRY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """The outcome of one poll: a page or why there is none, when it ended (monotonic) and what it cost."""
+
+    result: Page | Failure
+    t: float
+    seconds: float
+    body: bytes | None = None
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class ServerSource:
+    """One server. All requests go out one after the other: there is never more than one in flight."""
+
+    def __init__(self, target: Target, *, keep_body: bool = False) -> None:
+        self.target = target
+        self.identity = Identity(max_num_seqs=target.max_num_seqs)
+        self._keep_body = keep_body
+        self._exposition = Exposition()
+        self._client: httpx.AsyncClient | None = None
+        self._next_identity = 0.0
+        self._next_health = 0.0
+
+    def prepare(self) -> None:
+        """Build the client before the first poll, so that this does not count as the server's time."""
+        self._http()
+
+    async def poll(self) -> Poll:
+        """Read the metrics page once; never raises for anything the other side does."""
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(2 * DEADLINE_S):
+                status, t, body, headers = await self._page()
+        except (TimeoutError, httpx.TimeoutException):
+            return self._failed(began, "timeout", f"no answer within {time.monotonic() - began:.0f} s")
+        except httpx.ConnectError as error:
+            return self._failed(began, "refused", _connect_words(error))
+        except _TooLarge:
+            return self._failed(began, "bad", f"the page is larger than {PAGE_LIMIT >> 20} MiB")
+        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError, ValueError) as error:
+            words = clean(str(error)) or type(error).__name__
+            return self._failed(began, "bad", f"the answer broke off: {words}")
+        result = self._judge(status, t, body, headers)
+        return Poll(result, time.monotonic(), time.monotonic() - began, body if self._keep_body else None)
+
+    def _failed(self, began: float, kind: Any, text: str) -> Poll:
+        return Poll(Failure(kind, text), time.monotonic(), time.monotonic() - began)
+
+    async def _page(self) -> tuple[int, float, bytes, httpx.Headers]:
+        """Status, time of the first body byte, body and headers of /metrics."""
+        async with self._http().stream("GET", f"{self.target.url}/metrics") as response:
+            t, size = 0.0, 0
+            chunks: list[bytes] = []
+            async for chunk in response.aiter_bytes():
+                if not chunks:
+                    t = time.monotonic()
+                size += len(chunk)
+                if size > PAGE_LIMIT:
+                    raise _TooLarge
+                chunks.append(chunk)
+            return response.status_code, t or time.monotonic(), b"".join(chunks), response.headers
+
+    def _judge(self, status: int, t: float, body: bytes, headers: httpx.Headers) -> Page | Failure:
+        if status in (401, 403):
+            return Failure("auth", f"HTTP {status} from /metrics: a key is needed")
+        if 300 <= status < 400:
+            where = clean(headers.get("location", "elsewhere").partition("?")[0].rpartition("@")[2])
+            return Failure("bad", f"HTTP {status}: redirects to {where}, not followed")
+        if status in (404, 405, 501):
+            return Failure("empty", f"HTTP {status} from /metrics: wrong port or path? {_first_words(body)}".rstrip())
+        if status != 200:
+            return Failure("bad", f"HTTP {status} from /metrics: {_first_words(body)}".rstrip(": "))
+        page = read_page(self._exposition.parse(body), t)
+        if page is None:
+            return Failure("empty", _no_engine(body))
+        started = headers.get("process-start-time-unix")  # llama.cpp
+        if page.start_time is None and started and started.replace(".", "", 1).isdecimal():
+            page = replace(page, start_time=float(started))
+        return page
+
+    async def identify(self, *, again: bool = False) -> None:
+        """Ask /v1/models and /version until they have answered, and /health every few seconds."""
+        now = time.monotonic()
+        if again or now >= self._next_identity:
+            await self._ask_models()
+            await self._ask_version()
+            known = self.identity.model and self.identity.version
+            self._next_identity = float("inf") if known else now + IDENTITY_RETRY_S
+        if again or now >= self._next_health:
+            self._next_health = now + HEALTH_EVERY_S
+            await self._ask_health()
+
+    async def _ask_models(self) -> None:
+        answer = await self._json("/v1/models")
+        models = answer.get("data") if isinstance(answer, dict) else None
+        first = models[0] if isinstance(models, list) and models and isinstance(models[0], dict) else {}
+        name, length = first.get("id"), first.get("max_model_len")
+        meta = first.get("meta")
+        if length is None and isinstance(meta, dict):
+            length = meta.get("n_ctx")  # llama.cpp
+        self.identity = replace(
+            self.identity,
+            model=clean(name) if isinstance(name, str) else None,
+            max_model_len=length if isinstance(length, int) and length > 0 else None,
+        )
+
+    async def _ask_version(self) -> None:
+        answer = await self._json("/version")
+        version = answer.get("version") if isinstance(answer, dict) else None
+        self.identity = replace(self.identity, version=clean(version, 40) if isinstance(version, str) else None)
+
+    async def _ask_health(self) -> None:
+        try:
+            async with asyncio.timeout(SIDE_DEADLINE_S):
+                response = await self._http().get(f"{self.target.url}/health")
+            bad = None if response.status_code < 500 else f"/health says {response.status_code}"
+        except (TimeoutError, httpx.TimeoutException):
+            bad = "/health does not answer"
+        except (httpx.HTTPError, OSError, ValueError):
+            bad = "/health fails"
+        self.identity = replace(self.identity, health=bad)
+
+    async def _json(self, path: str) -> Any:
+        """The JSON of a side door; None when it has none to give."""
+        try:
+            async with asyncio.timeout(SIDE_DEADLINE_S):
+                response = await self._http().get(f"{self.target.url}{path}")
+            return response.json() if response.status_code == 200 and len(response.content) < 2**20 else None
+        except (TimeoutError, httpx.HTTPError, OSError, ValueError, RecursionError):
+            return None
+
+    def _http(self) -> httpx.AsyncClient:
+        if self._client is None:
+            headers = {
+                "User-Agent": f"llmtop/{__version__}",
+                "Accept": "text/plain; version=0.0.4, */*; q=0.1",
+                "Accept-Encoding": "identity",
+            }
+            if self.target.key:
+                headers["Authorization"] = f"Bearer {self.target.key}"
+            self._client = httpx.AsyncClient(
+                headers=headers,
+                auth=self.target.login,
+                timeout=DEADLINE_S,
+                follow_redirects=False,
+                trust_env=not is_private(self.target.host),
+                verify=_tls(self.target),
+                # uvicorn closes an idle connection after 5 s: never send on one that is about to go
+                limits=httpx.Limits(max_connections=1, keepalive_expiry=4.0),
+            )
+        return self._client
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._client is not None:
+            await self._client.aclose()
+
+
+def is_private(host: str) -> bool:
+    """Whether a host is on this machine or a private network, where a proxy has no business."""
+    if host == "localhost" or host.endswith((".localhost", ".local", ".lan", ".internal")):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return "." not in host  # a bare name is resolved in the local domain
+    return address.is_private or address.is_loopback or address.is_link_local
+
+
+def _tls(target: Target) -> ssl.SSLContext | bool:
+    if not target.url.startswith("https:"):
+        return False
+    if target.insecure:
+        return False
+    context = ssl.create_default_context()
+    if target.ca is not None:
+        context.load_verify_locations(cafile=target.ca)
+    return context
+
+
+def _connect_words(error: httpx.ConnectError) -> str:
+    text = clean(str(error))
+    lower = text.lower()
+    if "certificate" in lower or "ssl" in lower:
+        return f"TLS: {text}"
+    if "name or service" in lower or "resolution" in lower or "nodename" in lower or "no address" in lower:
+        return "the host name is not known"
+    if "unreachable" in lower:
+        return "the host is not reachable"
+    return "connection refused" if "refused" in lower or "attempts failed" in lower else (text or "cannot connect")
+
+
+def _no_engine(body: bytes) -> str:
+    if not body.strip():
+        return "an empty page: no engine metrics"
+    if body.lstrip()[:1] in (b"<", b"{", b"["):
+        return f"not a metrics page: {_first_words(body)}"
+    return "no engine metrics: started with --disable-log-stats? wrong port?"
+
+
+def _first_words(body: bytes) -> str:
+    return clean(" ".join(body[:400].decode("utf-8", "replace").split()), 60)

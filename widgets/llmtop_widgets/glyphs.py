@@ -1,0 +1,156 @@
+"""The characters that widgets draw with: one set for Unicode terminals, one for plain ASCII."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """A set of drawing characters, each exactly one cell wide."""
+
+    name: str
+    bar_full: str
+    bar_partials: tuple[str, ...]
+    """Growing fractions of a cell, filled from the left; empty when the set has none."""
+    bar_empty: str
+    bar_unknown: str
+    shades: tuple[str, ...]
+    """Fills for the parts of a stacked bar, told apart without colour."""
+    shade_free: str
+    blocks: tuple[str, ...]
+    """Nine levels of a chart cell, filled from the bottom: blank first, full last."""
+    zero: str
+    """The foot of a chart column whose value is a true zero."""
+    mark: str
+    threshold: str
+    horizontal: str
+    vertical: str
+    corner_top_left: str
+    corner_top_right: str
+    corner_bottom_left: str
+    corner_bottom_right: str
+    tick_left: str
+    tick_down: str
+    dotted: str
+    bullet: str
+    dot: str
+    star: str
+    diamond: str
+    triangle: str
+    check: str
+    cross: str
+    arrow_up: str
+    arrow_down: str
+    arrow_left: str
+    arrow_right: str
+    sort_up: str
+    sort_down: str
+    cursor: str
+    unknown: str
+    """Stands for a value that nobody reported."""
+    ellipsis: str
+    approx: str
+    times: str
+    separator: str
+    degree: str
+
+
+UNICODE = Glyphs(
+    name="unicode",
+    bar_full="█",
+    bar_partials=tuple("▏▎▍▌▋▊▉"),
+    bar_empty="░",
+    bar_unknown="╌",
+    shades=tuple("█▒▓▚▞"),
+    shade_free="░",
+    blocks=tuple(" ▁▂▃▄▅▆▇█"),
+    zero="_",
+    mark="│",
+    threshold="┄",
+    horizontal="─",
+    vertical="│",
+    corner_top_left="┌",
+    corner_top_right="┐",
+    corner_bottom_left="└",
+    corner_bottom_right="┘",
+    tick_left="┤",
+    tick_down="┬",
+    dotted="·",
+    bullet="•",
+    dot="●",
+    star="★",
+    diamond="◆",
+    triangle="▲",
+    check="✓",
+    cross="✗",
+    arrow_up="↑",
+    arrow_down="↓",
+    arrow_left="←",
+    arrow_right="→",
+    sort_up="▲",
+    sort_down="▼",
+    cursor="▸",
+    unknown="–",
+    ellipsis="…",
+    approx="≈",
+    times="×",
+    separator="·",
+    degree="°",
+)
+
+ASCII = Glyphs(
+    name="ascii",
+    bar_full="#",
+    bar_partials=(),
+    bar_empty=".",
+    bar_unknown="?",
+    shades=tuple("#=%+o"),
+    shade_free=".",
+    blocks=tuple(" .:-=+*%#"),
+    zero="_",
+    mark="|",
+    threshold="'",
+    horizontal="-",
+    vertical="|",
+    corner_top_left="+",
+    corner_top_right="+",
+    corner_bottom_left="+",
+    corner_bottom_right="+",
+    tick_left="+",
+    tick_down="+",
+    dotted=".",
+    bullet="*",
+    dot="o",
+    star="*",
+    diamond="+",
+    triangle="^",
+    check="y",
+    cross="x",
+    arrow_up="^",
+    arrow_down="v",
+    arrow_left="<",
+    arrow_right=">",
+    sort_up="^",
+    sort_down="v",
+    cursor=">",
+    unknown="-",
+    ellipsis="~",
+    approx="~",
+    times="x",
+    separator="-",
+    degree=" ",
+)
+
+_current = UNICODE
+
+
+def current() -> Glyphs:
+    """Return the set that everything draws with."""
+    return _current
+
+
+def use(glyphs: Glyphs) -> None:
+    """Choose the set for the whole program; call it once, before anything is drawn."""
+    global _current
+    _current = glyphs

@@ -1,0 +1,67 @@
+"""A panel of lines, the work horse of a dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.geometry import Size
+
+from llmtop_widgets.linewidget import LineWidget
+from llmtop_widgets.text import EMPTY, Line, Span, line, width
+
+
+class LinePanel(LineWidget):
+    """Shows a title line (when there is one) and lines below it; draws again only when they change."""
+
+    DEFAULT_CSS = """
+    LinePanel { height: 1fr; width: 1fr; }
+    """
+
+    def __init__(
+        self,
+        title: str | Line = "",
+        lines: Sequence[Line] = (),
+        *,
+        id: str | None = None,  # noqa: A002
+        classes: str | None = None,
+    ) -> None:
+        super().__init__(id=id, classes=classes)
+        self._title = _title_line(title)
+        self._lines = tuple(lines)
+
+    @property
+    def shown(self) -> tuple[Line, ...]:
+        """The title and the lines as they are drawn."""
+        return (self._title, *self._lines) if self._title else self._lines
+
+    def set_title(self, title: str | Line) -> None:
+        """Replace the title; an empty one gives its row to the lines."""
+        self._show(_title_line(title), self._lines)
+
+    def set_lines(self, lines: Sequence[Line]) -> None:
+        """Replace the lines; lines beyond the height are not drawn."""
+        self._show(self._title, tuple(lines))
+
+    def _show(self, title: Line, lines: tuple[Line, ...]) -> None:
+        if title == self._title and lines == self._lines:
+            return
+        rows = len(self.shown)
+        self._title, self._lines = title, lines
+        self.refresh(layout=self.styles.auto_dimensions and len(self.shown) != rows)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
+        """Return the number of rows, for `height: auto`."""
+        return len(self.shown)
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002
+        """Return the width of the longest line, for `width: auto`."""
+        return max(map(width, self.shown), default=0)
+
+    def line_at(self, y: int) -> tuple[Line, str]:
+        """Return row `y`; rows without a line are blank."""
+        shown = self.shown
+        return (shown[y] if y < len(shown) else EMPTY), ""
+
+
+def _title_line(title: str | Line) -> Line:
+    return line(Span(title, "title")) if isinstance(title, str) else title
