@@ -1,0 +1,275 @@
+"""The app: takes snapshots from the poller's inbox, keeps the history, hands views to the screen in front."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on
+from textual.app import SystemCommand
+from textual.binding import BindingType
+from textual.screen import Screen
+
+from llmtop.collect import Poller
+from llmtop.config import MAX_INTERVAL_S, MIN_INTERVAL_S, Settings
+from llmtop.model.history import STEPS_S, History
+from llmtop.model.snapshot import ServerView, Snapshot
+from llmtop.sources.base import MachineSource
+from llmtop.ui.driver import RepaintingApp
+from llmtop.ui.keys import KEYS, bindings
+from llmtop.ui.messages import SnapshotReady
+from llmtop.ui.panels.view import Scales, View
+from llmtop.ui.screens.base import ViewScreen
+from llmtop.ui.screens.dashboard import DashboardScreen
+from llmtop.ui.screens.engines import EnginesScreen
+from llmtop.ui.screens.gpus import GpusScreen
+from llmtop.ui.screens.help import HelpScreen
+from llmtop_widgets.linetable import LineTable
+from llmtop_widgets.statusbar import KeyBar
+
+THEMES = ("textual-dark", "textual-light", "tokyo-night", "solarized-light", "ansi-dark", "ansi-light")
+INTERVALS_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+NOTE_S = 4.0
+
+
+class LlmtopApp(RepaintingApp[None]):
+    """What htop is for processes, for LLM serving."""
+
+    TITLE = "llmtop"
+    CSS_PATH = "llmtop.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = list(bindings())
+    SCREENS: ClassVar = {
+        "engines": EnginesScreen,
+        "gpus": GpusScreen,
+        "help": HelpScreen,
+    }
+
+    def __init__(self, settings: Settings, machine: MachineSource, *, ansi: bool = False) -> None:
+        super().__init__(ansi_color=ansi)
+        self.animation_level = "none"
+        self.settings = settings
+        self.inbox: deque[Snapshot] = deque()
+        self.poller = Poller(settings, machine, self._arrived)
+        self.history = History()
+        self.scales = Scales()
+        self.latest: Snapshot | None = None
+        self.selected: str | None = None
+        self.paused = False
+        self.interval_s = settings.interval_s
+        self.step_s = STEPS_S[1]
+        self._note: tuple[str, float] = ("", 0.0)
+
+    # the terminal
+
+    def _fatal_error(self) -> None:
+        """Leave; the traceback is printed by the caller once the terminal is restored, without locals."""
+        self._close_messages_no_wait()
+
+    def get_default_screen(self) -> Screen[None]:
+        """The dashboard is always there, below every other page."""
+        return DashboardScreen()
+
+    def on_mount(self) -> None:
+        """First frame at once, then the data."""
+        if self.settings.theme:
+            self.theme = self.settings.theme
+        self.call_after_refresh(self._show)
+        self._catch_signals()
+        self.call_after_refresh(self.poller.start)
+        self.set_interval(1.0, self._watch_poller)
+
+    def _catch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            try:
+                loop.add_signal_handler(number, self._end, 128 + number)
+            except (NotImplementedError, RuntimeError, ValueError):
+                continue  # not in the main thread: tests
+
+    def _end(self, code: int) -> None:
+        self.exit(return_code=code)
+
+    def _watch_poller(self) -> None:
+        if self.poller.error is not None:
+            raise self.poller.error
+        if self._note[0] and time.monotonic() > self._note[1]:
+            self._note = ("", 0.0)
+            self._show()
+
+    def on_unmount(self) -> None:
+        """Stop polling; nothing waits for a request or a driver that hangs."""
+        self.poller.stop(timeout_s=0.2)
+
+    # data
+
+    def _arrived(self, snapshot: Snapshot) -> None:
+        """In the poller's thread: put it into the inbox and knock."""
+        self.inbox.append(snapshot)
+        self.post_message(SnapshotReady())
+
+    @on(SnapshotReady)
+    def _drain(self) -> None:
+        while self.inbox:
+            self.latest = self.inbox.popleft()
+            self.history.push(self.latest)
+        if not self.paused:
+            self._show()
+
+    @property
+    def server(self) -> ServerView | None:
+        """The selected server, or the first."""
+        servers = self.latest.servers if self.latest else ()
+        return next((server for server in servers if server.url == self.selected), servers[0] if servers else None)
+
+    def _view(self) -> View:
+        return View(
+            self.latest,
+            self.server,
+            self.history,
+            max(self.step_s, next(step for step in STEPS_S if step >= self.interval_s)),
+            self.scales,
+            self.interval_s,
+            self.paused,
+            note=self._note[0] or None,
+        )
+
+    def _show(self) -> None:
+        if isinstance(self.screen, ViewScreen):
+            self.screen.show(self._view())
+
+    def note(self, text: str) -> None:
+        """Say something for a few seconds."""
+        self._note = (text, time.monotonic() + NOTE_S)
+        self._show()
+
+    # keys
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The command palette, from the table of keys."""
+        del screen  # the same on every page
+        for row in KEYS:
+            if row.action not in ("command_palette", "back"):
+                yield SystemCommand(row.label, row.text, lambda action=row.action: self.run_action(action))
+
+    @on(KeyBar.Pressed)
+    async def _key_clicked(self, event: KeyBar.Pressed) -> None:
+        for row in KEYS:
+            if event.key in (row.shown, row.keys[0]):
+                await self.run_action(row.action)
+                return
+
+    @on(LineTable.RowSelected)
+    async def _row_chosen(self, event: LineTable.RowSelected) -> None:
+        if isinstance(self.screen, EnginesScreen) and type(event) is LineTable.RowSelected:
+            self.selected = event.key.partition(" ")[0]
+            await self.action_dashboard()
+
+    async def _go(self, name: str) -> None:
+        """Show a page over the dashboard."""
+        while len(self.screen_stack) > 1:
+            await self.pop_screen()
+        if name != "dashboard":
+            await self.push_screen(name)
+        self._show()
+
+    async def action_dashboard(self) -> None:
+        """Back to the dashboard."""
+        await self._go("dashboard")
+
+    async def action_engines(self) -> None:
+        """All servers and engines."""
+        await self._go("engines")
+
+    async def action_gpus(self) -> None:
+        """All devices."""
+        await self._go("gpus")
+
+    async def action_help(self) -> None:
+        """The help, or back from it."""
+        await self._go("dashboard" if isinstance(self.screen, HelpScreen) else "help")
+
+    async def action_back(self) -> None:
+        """Leave the filter, else the page."""
+        if isinstance(self.screen, EnginesScreen) and self.screen.close_filter():
+            return
+        await self._go("dashboard")
+
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        if isinstance(self.screen, EnginesScreen):
+            self.screen.cycle_sort()
+
+    def action_filter(self) -> None:
+        """Filter the rows."""
+        if isinstance(self.screen, EnginesScreen):
+            self.screen.open_filter()
+
+    def action_pause(self) -> None:
+        """Freeze or thaw the view."""
+        self.paused = not self.paused
+        self._show()
+
+    def action_mark(self) -> None:
+        """A new epoch for low-water marks and peaks."""
+        self.poller.mark("mark")
+        self.note("mark set: low-water and peak start anew")
+
+    def action_next_server(self) -> None:
+        """Select the next server."""
+        self._select(1)
+
+    def action_previous_server(self) -> None:
+        """Select the previous server."""
+        self._select(-1)
+
+    def _select(self, step: int) -> None:
+        urls = [server.url for server in self.latest.servers] if self.latest else []
+        if len(urls) < 2 or self.server is None:
+            return
+        self.selected = urls[(urls.index(self.server.url) + step) % len(urls)]
+        self._show()
+
+    def action_zoom(self, step: int) -> None:
+        """Another width in time for the columns of the charts."""
+        place = STEPS_S.index(self.step_s) + step
+        self.step_s = STEPS_S[min(max(place, 0), len(STEPS_S) - 1)]
+        self.note(f"charts: {self.step_s:g} s per column")
+
+    def action_faster(self) -> None:
+        """Poll more often."""
+        self._pace([interval for interval in reversed(INTERVALS_S) if interval < self.interval_s])
+
+    def action_slower(self) -> None:
+        """Poll less often."""
+        self._pace([interval for interval in INTERVALS_S if interval > self.interval_s])
+
+    def _pace(self, choices: list[float]) -> None:
+        if choices and MIN_INTERVAL_S <= choices[0] <= MAX_INTERVAL_S:
+            self.interval_s = choices[0]
+            self.poller.set_interval(self.interval_s)
+        self.note(f"polling every {self.interval_s:g} s")
+
+    def action_theme(self) -> None:
+        """The next theme."""
+        place = THEMES.index(self.theme) + 1 if self.theme in THEMES else 0
+        self.theme = THEMES[place % len(THEMES)]
+        self.note(f"theme {self.theme}")
+
+    def action_save_screen(self) -> None:
+        """Save the screen as SVG in the current folder."""
+        name = time.strftime("llmtop-%Y%m%d-%H%M%S.svg")
+        try:
+            Path(name).write_text(self.export_screenshot(title="llmtop"), "utf-8")
+        except OSError as error:
+            self.note(f"cannot save {name}: {error.strerror}")
+        else:
+            self.note(f"saved {name}")
+
+    def action_leave(self) -> None:
+        """Quit."""
+        self.exit(return_code=0)

@@ -1,0 +1,68 @@
+"""The one table of keys: bindings, footer, help and command palette are made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.binding import Binding
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An action: its keys (the first is shown), a short label, a sentence for the help, where it works."""
+
+    action: str
+    keys: tuple[str, ...]
+    label: str
+    text: str
+    shown: str = ""
+    footer: int = 0  # rank in the footer, 1 first; 0 = not there
+    screens: tuple[str, ...] = ()  # empty = everywhere
+    priority: bool = False
+
+
+KEYS: tuple[Key, ...] = (
+    Key("load", ("l",), "Load", "Plan a load test of the selected server; starts nothing by itself", footer=2),
+    Key("warmup", ("w",), "Warm-up", "Watch a start-up phase by phase", footer=3),
+    Key("mark", ("m",), "Mark", "Set a mark: new low-water and peak epoch from here", footer=5),
+    Key("record", ("r",), "Record", "Start or stop recording to a file", footer=10),
+    Key("engines", ("e",), "Engines", "All servers and their engines", footer=4),
+    Key("gpus", ("g",), "GPUs", "All devices and their processes", footer=6),
+    Key("dashboard", ("d",), "Dashboard", "Back to the dashboard"),
+    Key("stage", ("v",), "Stage", "Large figures for a projector", footer=9),
+    Key("pause", ("p", "space"), "Pause", "Freeze the view; collection goes on", footer=7),
+    Key("next_server", ("tab",), "Next", "Show the next server", shown="Tab"),
+    Key("previous_server", ("shift+tab",), "Previous", "Show the previous server", shown="Shift+Tab"),
+    Key("zoom(1)", ("right_square_bracket",), "Zoom out", "Charts over a longer time", shown="]"),
+    Key("zoom(-1)", ("left_square_bracket",), "Zoom in", "Charts over a shorter time", shown="["),
+    Key("faster", ("plus", "equals_sign"), "Faster", "Poll more often (not below 0.2 s)", shown="+"),
+    Key("slower", ("minus",), "Slower", "Poll less often (not above 60 s)", shown="-"),
+    Key("theme", ("t",), "Theme", "Next colour theme, light or dark"),
+    Key("save_screen", ("s",), "Screenshot", "Save the screen as an SVG file"),
+    Key("sort", ("o",), "Sort", "Sort by the next column; again at the end: the other way", screens=("engines",)),
+    Key("filter", ("slash",), "Filter", "Show only rows that contain a text", shown="/", screens=("engines",)),
+    Key("repaint", ("ctrl+l",), "Redraw", "Draw the whole screen anew", shown="Ctrl+L"),
+    Key("help", ("question_mark", "f1", "h"), "Help", "This page", shown="?", footer=1),
+    Key("back", ("escape",), "Back", "Leave this page", shown="Esc"),
+    Key("command_palette", ("ctrl+p",), "Commands", "All commands by name", shown="Ctrl+P"),
+    Key("leave", ("q", "f10", "ctrl+c", "ctrl+q"), "Quit", "Leave llmtop", footer=8, priority=True),
+)
+
+
+def bindings() -> list[Binding]:
+    """Textual bindings for every key of the table."""
+    return [
+        Binding(
+            key,
+            row.action,
+            row.label,
+            show=False,
+            key_display=row.shown or None,
+            # q must reach an input field, Ctrl+C and F10 must work even there
+            priority=row.priority and key != "q",
+            tooltip=row.text,
+            id=f"{row.action}.{place}",
+        )
+        for row in KEYS
+        for place, key in enumerate(row.keys)
+    ]

@@ -1,0 +1,1 @@
+"""The panels of the dashboard: pure functions from a `View` to lines of a given size."""

@@ -1,0 +1,223 @@
+"""The lines around the panels: header, what limits the server, findings; and the arrangement by size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from llmtop.model.snapshot import Finding, ServerView, State
+from llmtop.model.units import UNKNOWN, count, duration, gib, percent, rate
+from llmtop.ui.panels.machine import gpu_panel, memory_panel, tightest_pool
+from llmtop.ui.panels.server import kv_panel, latency_panel, quantile_span, queue_panel, throughput_panel
+from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, pair
+from llmtop_widgets import glyphs
+from llmtop_widgets.gauge import gauge_line
+from llmtop_widgets.text import Line, Span, beside, crop, fit, line, spread, width
+
+Panel = Callable[[View, int, int], list[Line]]
+ENGINE_NAMES = {
+    "vllm": "vLLM",
+    "vllm-rust": "vLLM (Rust)",
+    "vllm-ray": "vLLM on Ray",
+    "sglang": "SGLang",
+    "llamacpp": "llama.cpp",
+    "tgi": "TGI",
+    "trtllm-serve": "TensorRT-LLM",
+    "lmdeploy": "LMDeploy",
+    "production-stack-router": "router",
+}
+LEVEL_WORDS = {"critical": ("CRITICAL", "critical"), "warning": ("LOW", "low"), "info": ("NOTE", "info")}
+GAP = 2
+WIDE, MEDIUM = 150, 72
+ROWS_WIDE: Sequence[tuple[Panel, ...]] = (
+    (kv_panel, memory_panel, gpu_panel),
+    (throughput_panel, queue_panel, latency_panel),
+)
+ROWS_MEDIUM: Sequence[tuple[Panel, ...]] = (
+    (kv_panel, memory_panel),
+    (queue_panel, throughput_panel),
+    (latency_panel, gpu_panel),
+)
+LEAST: dict[Panel, int] = {
+    kv_panel: 6,
+    memory_panel: 6,
+    queue_panel: 4,
+    throughput_panel: 4,
+    latency_panel: 6,
+    gpu_panel: 4,
+}
+
+
+def header(view: View, cells: int) -> Line:
+    """Model, address, version, state with its reason, age of the sample."""
+    server = view.server
+    marks: list[Span] = []
+    if view.snapshot is not None and view.snapshot.simulated:
+        marks.append(Span(" simulated ", "info"))
+    if view.recording:
+        marks.append(Span(f" {view.recording} ", "critical"))
+    if view.paused:
+        marks.append(Span(" PAUSED ", "low"))
+    if server is None:
+        words = "looking for model servers on this host" if view.snapshot is None else "no model server found"
+        return spread(line(Span(" llmtop", "accent"), Span(f"  {words}", "dim")), line(*marks, Span(" ")), cells)
+    age = UNKNOWN if server.age_s is None else f"{server.age_s + view.age_s:.0f} s ago"
+    right = line(*marks, Span(f" {age} ", "low" if server.state is State.STALE else "label"))
+    state = Span(f" {server.state} ", STATE_STYLE[server.state])
+    name = server.name or server.model or UNKNOWN
+    room = cells - width(right) - width((state,)) - 12
+    left = [Span(" llmtop  ", "accent"), *crop((Span(name, "bold"),), max(8, min(room, 48))), Span("  "), state]
+    for text in (
+        _address(server),
+        _engine(server),
+        server.reason,
+        f"up {duration(server.up_s)}" if server.up_s else None,
+    ):
+        if text and width(tuple(left)) + 2 + len(text) <= cells - width(right):
+            left += [Span("  "), Span(text, "dim" if text == server.reason else "label")]
+    return spread(tuple(left), right, cells)
+
+
+def _address(server: ServerView) -> str:
+    return server.url.removeprefix("http://")
+
+
+def _engine(server: ServerView) -> str | None:
+    if server.engine is None:
+        return None
+    return f"{ENGINE_NAMES.get(server.engine, server.engine)} {server.version or ''}".strip()
+
+
+def body(view: View, cells: int, rows: int) -> list[Line]:
+    """Everything between header and key bar, arranged for `cells` x `rows`."""
+    inner = cells - 2
+    foot = footer_lines(view, inner, max(1, rows // 6))
+    room = rows - len(foot)
+    if cells < MEDIUM or room < 12:
+        lines = _compact(view, inner, room)
+    else:
+        lines = _grid(view, inner, room, ROWS_WIDE if cells >= WIDE else ROWS_MEDIUM)
+    lines = lines[:room] + [()] * (room - len(lines))
+    return [fit(line(Span(" "), *content), cells) for content in (*lines, *foot)]
+
+
+def _grid(view: View, cells: int, rows: int, layout: Sequence[tuple[Panel, ...]]) -> list[Line]:
+    heights = share_rows([max(LEAST[panel] for panel in row) for row in layout], rows)
+    lines: list[Line] = []
+    for row, height in zip(layout, heights, strict=True):
+        column = (cells - GAP * (len(row) - 1)) // len(row)
+        blank = 1 if height > max(LEAST[panel] for panel in row) else 0
+        blocks = [(panel(view, column, height - blank), column) for panel in row]
+        drawn = beside(blocks, GAP)
+        lines += drawn + [()] * (height - len(drawn))
+    return lines
+
+
+def share_rows(least: Sequence[int], rows: int) -> list[int]:
+    """Heights that add up to `rows`: the least each, the rest evenly from the top; too few: the last give way."""
+    heights = list(least)
+    while sum(heights) > rows and any(height > 2 for height in heights):
+        heights[max(range(len(heights)), key=lambda i: (heights[i], i))] -= 1
+    spare = rows - sum(heights)
+    for place in range(max(0, spare)):
+        heights[place % len(heights)] += 1
+    return heights
+
+
+def _compact(view: View, cells: int, rows: int) -> list[Line]:
+    """The core numbers for a small terminal, the most important first."""
+    server = view.server or ServerView("")
+    pool = tightest_pool(view.snapshot)
+    label = 9
+    kv = line(
+        Span(f"{'KV':<{label}}", "label"),
+        *gauge_line(server.kv_usage, max(4, cells - label - 8), "series1"),
+        Span(f"{percent(server.kv_usage):>8}", view.value),
+    )
+    style = LEVEL_STYLE.get((pool.state if pool else None) or "", "dim")
+    headroom = line(
+        Span(f"{'headroom':<{label}}", "label"),
+        Span(gib(pool.headroom_bytes if pool else None), "bold"),
+        Span(f" of {gib(pool.total_bytes if pool else None)} GiB ", "label"),
+        Span(f" {((pool.state if pool else None) or UNKNOWN).upper()} ", style),
+    )
+    queue = line(
+        Span(f"{'running':<{label}}", "label"),
+        Span(count(server.running), view.value),
+        Span("   waiting ", "label"),
+        Span(count(server.waiting), "low" if server.waiting else view.value),
+    )
+    speed = line(
+        Span(f"{'tok/s':<{label}}", "label"),
+        Span(rate(server.rates.generation_tok_s), view.value),
+        Span("   prompt ", "label"),
+        Span(rate(server.rates.prompt_tok_s), view.value),
+    )
+    tokens = line(
+        Span(f"{'tokens':<{label}}", "label"),
+        Span(count(server.kv_used_tokens), view.value),
+        Span(f" of {count(server.kv_capacity_tokens)}", "label"),
+    )
+    ttft = line(
+        Span(f"{'TTFT':<{label}}", "label"),
+        Span("p50", "label"),
+        quantile_span(server.latency.ttft.p50, view),
+        Span("  p95", "label"),
+        quantile_span(server.latency.ttft.p95, view),
+    )
+    itl = line(
+        Span(f"{'ITL':<{label}}", "label"),
+        Span("p50", "label"),
+        quantile_span(server.latency.itl.p50, view),
+        Span("  p95", "label"),
+        quantile_span(server.latency.itl.p95, view),
+    )
+    room = line(
+        Span(f"{'room':<{label}}", "label"),
+        Span(count(server.room_requests), view.value),
+        Span(f" x {count(server.max_model_len)}", "label"),
+    )
+    return [kv, headroom, queue, speed, ttft, tokens, itl, room][:rows]
+
+
+def footer_lines(view: View, cells: int, findings_shown: int) -> list[Line]:
+    """What limits the server, then the worst findings; nothing below when all is well."""
+    lines = [_limit_line(view, cells)]
+    findings = list(view.snapshot.findings) if view.snapshot else []
+    shown = findings[: max(1, findings_shown)]
+    lines += [_finding_line(finding, cells) for finding in shown]
+    if len(findings) > len(shown):
+        more = line(Span(f" +{len(findings) - len(shown)}", "label"))
+        lines[-1] = pair(crop(lines[-1], cells - 5), more, cells)
+    return lines
+
+
+def _limit_line(view: View, cells: int) -> Line:
+    server = view.server
+    code = server.limited_by if server else None
+    words = {
+        "KV_PRESSURE": "the KV cache",
+        "SEQ_CAP": "the batch size",
+        "DEFERRED": "deferred requests",
+        "UNDERLOADED": "nothing: more users would fit",
+    }
+    style = "ok" if code == "UNDERLOADED" else "low" if code else "dim"
+    left = line(Span("limited by ", "label"), Span(code or UNKNOWN, style))
+    if code:
+        left = line(
+            *left,
+            Span(f"  {words.get(code, '')}", ""),
+            Span(f"  {server.limited_by_evidence or ''}" if server else "", "dim"),
+        )
+    note = line(Span(view.note, "info")) if view.note else line(Span(f"charts {view.step_s:g} s/column", "dim"))
+    return pair(crop(left, cells), note, cells)
+
+
+def _finding_line(finding: Finding, cells: int) -> Line:
+    word, style = LEVEL_WORDS[finding.level]
+    arrow = glyphs.current().arrow_right
+    spans = [Span(f" {word} ", style), Span(f" {finding.text}", "bold")]
+    if finding.evidence:
+        spans.append(Span(f"  {finding.evidence}", "dim"))
+    if finding.advice:
+        spans.append(Span(f"  {arrow} {finding.advice}", ""))
+    return crop(tuple(spans), cells)

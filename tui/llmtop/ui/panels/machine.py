@@ -1,0 +1,211 @@
+"""The panels about the machine: memory headroom, GPUs, host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from llmtop.model.history import pool_series
+from llmtop.model.snapshot import Device, Host, Pool, ServerView, Snapshot
+from llmtop.model.units import UNKNOWN, gib
+from llmtop.ui.panels.view import LEVEL_STYLE, View, chart, fact, heading, pair
+from llmtop_widgets.stackedbar import shade, stacked_line
+from llmtop_widgets.text import Line, Span, line
+
+PARTS = ("series1", "series3", "series4", "axis")
+Part = tuple[str, float, str]
+
+
+def memory_panel(view: View, cells: int, rows: int) -> list[Line]:
+    """Headroom first, then the bar whose parts add up, the low-water mark, and what it is made of."""
+    pools = _device_pools(view.snapshot)
+    if not pools:
+        return [heading("Memory", cells, ""), line(Span("no reading yet", "dim"))]
+    tight = min(pools, key=_tightness)
+    shown = [tight] if len(pools) == 1 or rows < 9 else [tight, *(pool for pool in pools if pool is not tight)][:3]
+    several = f"tightest of {len(pools)}: " if len(pools) > 1 else ""
+    lines = [heading("Memory", cells, several + tight.name)]
+    for place, pool in enumerate(shown):
+        if place:
+            lines.append(heading("", cells, pool.name))
+        lines += _pool_lines(pool, view, cells)
+    owner = pool_series(tight)
+    left = rows - len(lines)
+    top = float(tight.total_bytes or 1)
+    return [*lines, *chart(view, owner, "headroom", cells, left, scale=gib_scale, hi=top, style="series2")][:rows]
+
+
+def _device_pools(snapshot: Snapshot | None) -> list[Pool]:
+    """The pools that models live in; host RAM only where there is nothing else."""
+    if snapshot is None:
+        return []
+    pools = [pool for pool in snapshot.pools if pool.kind != "ram"]
+    return pools or list(snapshot.pools)
+
+
+def tightest_pool(snapshot: Snapshot | None) -> Pool | None:
+    """The pool that will run out first."""
+    return min(_device_pools(snapshot), key=_tightness, default=None)
+
+
+def _tightness(pool: Pool) -> tuple[int, float]:
+    order = {"critical": 0, "low": 1, "ok": 2, None: 3}[pool.state]
+    share = 1.0 if not pool.total_bytes or pool.headroom_bytes is None else pool.headroom_bytes / pool.total_bytes
+    return (order if order < 2 else 2, share + (1.0 if pool.kind == "lpddr" else 0.0))
+
+
+def _pool_lines(pool: Pool, view: View, cells: int) -> list[Line]:
+    word = (pool.state or UNKNOWN).upper()
+    style = LEVEL_STYLE.get(pool.state or "", "dim")
+    head = line(
+        Span("headroom ", "label"),
+        Span(gib(pool.headroom_bytes), "bold"),
+        Span(f" of {gib(pool.total_bytes)} GiB", "label"),
+    )
+    parts = pool_parts(pool, view.snapshot.devices if view.snapshot else ())
+    bar = stacked_line([(size, style) for _, size, style in parts], pool.total_bytes, cells)
+    lines = [pair(head, line(Span(f" {word} ", style)), cells), bar, _low_water(pool, cells)]
+    if pool.kind == "unified":
+        sees = fact("CUDA sees", gib(pool.cuda_free_bytes), "value")
+        lines.append(pair(sees, fact("cache gives back", gib(pool.reclaimable_bytes), "value"), cells))
+    elif pool.kind == "hbm" and pool.reclaimable_bytes:
+        lines.append(fact("page cache in HBM", gib(pool.reclaimable_bytes), "value"))
+    if pool.kind != "lpddr":
+        lines.append(_legend(parts))
+    return lines
+
+
+def _low_water(pool: Pool, cells: int) -> Line:
+    when = time.strftime("%H:%M:%S", time.localtime(pool.low_water_time)) if pool.low_water_time else UNKNOWN
+    low = line(Span("low-water ", "label"), Span(gib(pool.low_water_bytes), "value"), Span(f" at {when}", "label"))
+    falling = pool.falling_bytes_s if pool.falling_bytes_s and pool.falling_bytes_s > 2**27 else None
+    return pair(low, fact("", f"-{gib(falling)}/s", "low") if falling else line(), cells)
+
+
+def pool_parts(pool: Pool, devices: Sequence[Device]) -> list[Part]:
+    """(label, bytes, style) of what is used; what is left of the total is headroom.
+
+    Processes are the driver's figures; "other" is what no process of them owns.
+    """
+    used = pool.used_bytes or 0
+    owner = next((device for device in devices if device.uuid == pool.device), None)
+    if owner is None and pool.kind == "unified":
+        owner = next((device for device in devices if device.unified), None)
+    sizes = [process.memory_bytes for process in owner.processes] if owner else []
+    known = [size for size in sizes if size is not None]
+    engine = min(sum(known), used) if known and len(known) == len(sizes) else None
+    parts: list[Part] = []
+    if engine is not None and pool.kind in ("hbm", "unified"):
+        parts = [("processes", engine, PARTS[0]), ("other", used - engine, PARTS[1])]
+    else:
+        parts = [("used", used, PARTS[0])]
+    if pool.reserved_bytes:
+        parts.append(("driver", pool.reserved_bytes, PARTS[2]))
+    if pool.kind == "unified" and pool.reclaimable_bytes:
+        parts.append(("cache", min(pool.reclaimable_bytes, pool.headroom_bytes or 0), PARTS[3]))
+    return parts
+
+
+def _legend(parts: list[Part]) -> Line:
+    spans: list[Span] = []
+    for place, (label, size, style) in enumerate(parts):
+        if label == "cache":
+            continue
+        spans += [Span(shade(place), style), Span(f" {label} ", "label"), Span(f"{gib(size)}  ", "value")]
+    return line(*spans)
+
+
+def gpu_panel(view: View, cells: int, rows: int) -> list[Line]:
+    """One GPU in full, or a line for each of several; the host below."""
+    snapshot = view.snapshot
+    devices = list(snapshot.devices) if snapshot else []
+    host = [_host_line(snapshot.host, cells)] if snapshot else []
+    if not devices:
+        why = next((s.reason for s in snapshot.sources if not s.ok and s.reason), None) if snapshot else None
+        return [heading("GPU", cells, ""), line(Span(why or "no GPU seen", "dim")), *host][:rows]
+    if len(devices) == 1:
+        lines = _one_gpu(devices[0], view, cells) + host
+        drawn = chart(
+            view,
+            devices[0].uuid or "0",
+            "util",
+            cells,
+            rows - len(lines),
+            scale=lambda top: f"{top:.0f} %",
+            hi=100.0,
+            style="series5",
+        )
+        return [*lines, *drawn][:rows]
+    room = max(1, rows - 1 - len(host))
+    lines = [heading("GPUs", cells, f"{len(devices)}, g shows all" if len(devices) > room else str(len(devices)))]
+    # the one in trouble must not be cut off
+    order = sorted(devices, key=lambda d: d.state == "OK" and not d.throttle) if len(devices) > room else devices
+    lines += [_gpu_row(device) for device in order[:room]]
+    return [*lines, *host][:rows]
+
+
+def _one_gpu(device: Device, view: View, cells: int) -> list[Line]:
+    name = (device.name or "") + (" simulated" if device.simulated else "")
+    if device.state != "OK":
+        return [
+            heading(f"GPU {device.index}", cells, name),
+            line(Span(f"{device.state} ", "critical"), Span(device.reason or "")),
+        ]
+    facts = line(
+        *fact("util", _number(device.util), "value", "%"),
+        Span("  "),
+        *fact("", _number(device.power_w), "value", "W"),
+        Span("  "),
+        *fact("", _number(device.temperature_c), "value", "C"),
+        Span("  "),
+        *fact("", _number(device.sm_clock_mhz), "value", "MHz"),
+    )
+    server = view.server or ServerView("")
+    joules = f"{server.joules_per_token:.2f}" if server.joules_per_token is not None else UNKNOWN
+    scope = f" ({server.joules_scope})" if server.joules_scope else ""
+    energy = fact("", joules, "value", f"J/token{scope}")
+    slowed = line(Span(", ".join(device.throttle), "low")) if device.throttle else line(Span("not throttled", "label"))
+    return [heading(f"GPU {device.index}", cells, name), facts, pair(energy, slowed, cells)]
+
+
+def _gpu_row(device: Device) -> Line:
+    label = f"{device.index}{'.' + device.mig if device.mig else ''}"
+    if device.state != "OK":
+        return line(
+            Span(f"{label:<5}", "label"), Span(f"{device.state} ", "critical"), Span(device.reason or "", "dim")
+        )
+    free = gib(device.memory.free) if device.memory else UNKNOWN
+    spans = [
+        Span(f"{label:<5}", "label"),
+        Span(f"{_number(device.util):>4}", "value"),
+        Span("%", "label"),
+        Span(f"{_number(device.power_w):>5}", "value"),
+        Span("W", "label"),
+        Span(f"{_number(device.temperature_c):>4}", "value"),
+        Span("C ", "label"),
+        Span(f"{free:>7}", "value"),
+        Span(" GiB free", "label"),
+    ]
+    if device.throttle:
+        spans.append(Span(f"  {', '.join(device.throttle)}", "low"))
+    return line(*spans)
+
+
+def _host_line(host: Host, cells: int) -> Line:
+    swap = gib(host.swap_used_bytes)
+    cpu = fact("host CPU", _number(host.cpu_percent), "value", "%")
+    rest = line(
+        *fact("swap", swap, "low" if host.swap_out_bytes_s else "value", "GiB"),
+        Span("  "),
+        *fact("PSI", UNKNOWN if host.psi_full_avg10 is None else f"{host.psi_full_avg10:.1f}", "value"),
+    )
+    return pair(cpu, rest, cells)
+
+
+def _number(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.0f}"
+
+
+def gib_scale(value: float) -> str:
+    """The scale of a memory chart."""
+    return f"{value / 2**30:.0f} G"

@@ -1,0 +1,179 @@
+"""The panels about the server: KV cache, queue, throughput, latency."""
+
+from __future__ import annotations
+
+from llmtop.model.snapshot import Latency, LatencySet, Quantile, ServerView
+from llmtop.model.units import UNKNOWN, count, duration, percent, rate, seconds, si
+from llmtop.ui.panels.view import View, chart, fact, heading, pair
+from llmtop_widgets.gauge import gauge_line
+from llmtop_widgets.text import Line, Span, fit_text, line
+
+KV_THRESHOLDS = ((0.85, "low"), (0.95, "critical"))
+
+
+def kv_panel(view: View, cells: int, rows: int) -> list[Line]:
+    """How full the KV cache of the fullest engine is, and how much fits."""
+    server = view.server or ServerView("")
+    several = len(server.engines) > 1 and server.kv_engine is not None
+    lines = [
+        heading("KV cache", cells, f"fullest: engine {server.kv_engine}" if several else ""),
+        _kv_gauge(view, server, cells),
+        *_kv_facts(view, server, cells),
+    ]
+    used = 0.95 if server.kv_usage is not None else None
+    return _with_chart(
+        lines, chart(view, server.url, "kv", cells, rows - len(lines), scale=share, hi=1.0, threshold=used), rows
+    )
+
+
+def _kv_gauge(view: View, server: ServerView, cells: int) -> Line:
+    label = fit_text(percent(server.kv_usage), 8, "right")
+    style = "dim" if view.value == "dim" else "series1"
+    gauge = gauge_line(server.kv_usage, cells - 8, style, thresholds=() if style == "dim" else KV_THRESHOLDS)
+    return (*gauge, Span(label, view.value))
+
+
+def _kv_facts(view: View, server: ServerView, cells: int) -> list[Line]:
+    approx = "≈" if server.kv_capacity_approx else ""
+    tokens = line(
+        Span(count(server.kv_used_tokens), view.value),
+        Span(f" of {approx}{count(server.kv_capacity_tokens)} tokens", "label"),
+    )
+    growth = server.kv_growth_tok_s
+    trend = (
+        line() if growth is None or abs(growth) < 1 else fact("", f"{'+' if growth > 0 else ''}{si(growth)}/s", "label")
+    )
+    room = line(
+        Span("room for ", "label"),
+        Span(count(server.room_requests), view.value),
+        Span(f" x {count(server.max_model_len)}", "label"),
+    )
+    full = fact("full in", duration(server.kv_full_in_s), "low") if (server.kv_full_in_s or 1e9) < 600 else line()
+    preempted = fact("preempted", count(server.preemptions_total), "low" if server.rates.preemptions_s else view.value)
+    hit = fact("prefix hit", percent(server.prefix_hit_rate, 0), view.value)
+    return [pair(tokens, trend, cells), pair(room, full, cells), pair(preempted, hit, cells)]
+
+
+def queue_panel(view: View, cells: int, rows: int) -> list[Line]:
+    """Who runs and who waits, and why."""
+    server = view.server or ServerView("")
+    cap = f"of {count(server.max_num_seqs)}" if server.max_num_seqs is not None else ""
+    waiting = fact("waiting", count(server.waiting), "low" if server.waiting else view.value)
+    lines = [
+        heading("Queue", cells, _queue_note(server)),
+        pair(fact("running", count(server.running), view.value, cap), waiting, cells),
+    ]
+    left = rows - len(lines)
+    upper = left - left // 2 if left >= 4 else left
+    charts = chart(
+        view, server.url, "running", cells, upper if left < 4 else left // 2, scale=si, minimum=4.0, axis=False
+    )
+    if left >= 4:
+        charts += chart(view, server.url, "waiting", cells, upper, scale=si, minimum=4.0, style="series3")
+    return _with_chart(lines, charts, rows)
+
+
+def _queue_note(server: ServerView) -> str:
+    parts = [f"{reason} {number}" for reason, number in server.waiting_by_reason.items() if number]
+    if server.admission_rejections_total:
+        parts.append(f"rejected {server.admission_rejections_total:,}")
+    if server.lora:
+        parts.append(f"LoRA {len(server.lora)}")
+    return ", ".join(parts)
+
+
+def throughput_panel(view: View, cells: int, rows: int) -> list[Line]:
+    """Tokens per second over the rate window."""
+    server = view.server or ServerView("")
+    rates = server.rates
+    each = rates.generation_tok_s / server.running if rates.generation_tok_s is not None and server.running else None
+    peak = view.history.peaks.get(server.url)
+    window = f"{rates.window_s:.0f} s" if rates.window_s is not None else ""
+    lines = [
+        heading("Throughput", cells, window),
+        pair(_speed("generation", rates.generation_tok_s, view), fact("", rate(each), view.value, "each"), cells),
+        pair(
+            _speed("prompt", rates.prompt_tok_s, view),
+            fact("cached", rate(rates.prompt_cached_tok_s), view.value),
+            cells,
+        ),
+    ]
+    if rows >= 5:
+        done = fact("requests", rate(rates.requests_s), view.value, "/s")
+        extra = _extra(server, view, peak.value if peak else None)
+        lines.append(pair(done, extra, cells))
+    drawn = chart(view, server.url, "generation", cells, rows - len(lines), scale=si, minimum=10.0, style="series2")
+    return _with_chart(lines, drawn, rows)
+
+
+def _speed(label: str, value: float | None, view: View) -> Line:
+    return line(Span(f"{label:<11}", "label"), Span(f"{rate(value):>7}", view.value), Span(" tok/s", "label"))
+
+
+def _extra(server: ServerView, view: View, peak: float | None) -> Line:
+    """Tokens per step where a step gives more than one, else the peak."""
+    step = server.spec_tokens_per_step
+    if step is not None and step > 1.05:
+        return fact("tokens/step", f"{step:.2f}", view.value)
+    return fact("peak", rate(peak), view.value)
+
+
+LATENCIES = (("TTFT", "ttft"), ("ITL", "itl"), ("TPOT", "tpot"), ("E2EL", "e2e"), ("queue", "queue"))
+
+
+def latency_panel(view: View, cells: int, rows: int) -> list[Line]:
+    """Mean and quantiles of what ended in the latency window."""
+    server = view.server or ServerView("")
+    latency = server.latency
+    wide = cells >= 46
+    note = f"{latency.window_s:.0f} s" if latency.window_s is not None else ""
+    note += f"  n={latency.ttft.n:,}" if latency.ttft.n is not None and not wide else ""
+    names = ("mean", "p50", "p95", "p99", *(("n",) if wide else ()))
+    lines = [
+        heading("Latency", cells, note),
+        line(Span(" " * 6, "label"), *(Span(f"{name:>8}", "label") for name in names)),
+    ]
+    shown = [row for row in LATENCIES if not (row[1] == "tpot" and rows < 7) and not (row[1] == "queue" and rows < 6)]
+    lines += [_latency_row(label, _of(latency, name), view, wide, server) for label, name in shown]
+    left = rows - len(lines)
+    if left >= 3:
+        lines += chart(view, server.url, "ttft", cells, left, scale=short_seconds, minimum=0.1, style="series4")
+    return lines[:rows]
+
+
+def _of(latency: LatencySet, name: str) -> Latency:
+    figures: Latency = getattr(latency, name)
+    return figures
+
+
+def _latency_row(label: str, row: Latency, view: View, wide: bool, server: ServerView) -> Line:
+    step = server.spec_tokens_per_step
+    if label == "ITL" and step is not None and step > 1.05:
+        label = "step"  # vLLM observes one gap per engine step, and a step gives several tokens
+    spans = [Span(f"{label:<6}", "label"), Span(f"{seconds(row.mean_s):>8}", view.value)]
+    spans += [quantile_span(value, view) for value in (row.p50, row.p95, row.p99)]
+    if wide:
+        spans.append(Span(f"{count(row.n):>8}", "label"))
+    return tuple(spans)
+
+
+def quantile_span(value: Quantile | None, view: View) -> Span:
+    """A quantile in eight cells, with its bound, and a tilde when it rests on too few observations."""
+    if value is None:
+        return Span(f"{UNKNOWN:>8}", "label")
+    mark = ("~" if value.weak else "") + ("" if value.bound == "=" else value.bound)
+    return Span(f"{mark + seconds(value.value_s):>8}", "dim" if value.weak else view.value)
+
+
+def _with_chart(lines: list[Line], drawn: list[Line], rows: int) -> list[Line]:
+    return [*lines, *drawn][:rows]
+
+
+def share(value: float) -> str:
+    """The scale of a fraction."""
+    return f"{value * 100:.0f} %"
+
+
+def short_seconds(value: float) -> str:
+    """The scale of a latency."""
+    return f"{value:g} s" if value >= 1 or value == 0 else f"{value * 1000:.0f}ms"

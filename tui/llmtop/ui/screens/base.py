@@ -1,0 +1,77 @@
+"""What all screens share: a header, a body, the key bar, and `show`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual.app import ComposeResult
+from textual.screen import Screen
+from textual.widget import Widget
+
+from llmtop.ui.keys import KEYS, Key
+from llmtop.ui.panels.frame import header
+from llmtop.ui.panels.view import View, asciify
+from llmtop_widgets import glyphs
+from llmtop_widgets.linepanel import LinePanel
+from llmtop_widgets.statusbar import KeyBar, KeyHint
+from llmtop_widgets.text import Line
+
+
+def finish(lines: Iterable[Line]) -> list[Line]:
+    """Lines as the terminal can show them."""
+    return [asciify(content) for content in lines] if glyphs.current() is glyphs.ASCII else list(lines)
+
+
+class ViewScreen(Screen[None]):
+    """A screen that shows views; it is handed one with every snapshot and on every change."""
+
+    name_in_keys = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.view: View | None = None
+
+    def compose(self) -> ComposeResult:
+        """Header, body, key bar."""
+        yield LinePanel(id="header")
+        yield from self.body()
+        yield KeyBar(self.hints())
+
+    def body(self) -> Iterable[Widget]:
+        """The widgets between header and key bar."""
+        raise NotImplementedError
+
+    def hints(self) -> list[KeyHint]:
+        """The keys of the footer, the most important kept longest."""
+        return [
+            KeyHint(row.shown or row.keys[0], row.label, 0 if row.screens or row.action == "back" else row.footer)
+            for row in KEYS
+            if self._in_footer(row)
+        ]
+
+    def _in_footer(self, row: Key) -> bool:
+        if row.action == "back":
+            return self.name_in_keys != "dashboard"
+        return self.name_in_keys in row.screens or (bool(row.footer) and row.action != self.name_in_keys)
+
+    def show(self, view: View) -> None:
+        """Take a view and draw it."""
+        self.view = view
+        if self.is_mounted and self.size.width:
+            self.query_one("#header", LinePanel).set_lines(finish([header(view, self.size.width)]))
+            self.draw(view)
+
+    def draw(self, view: View) -> None:
+        """Bring the body up to date."""
+        raise NotImplementedError
+
+    def on_resize(self) -> None:
+        """Lay the view out anew; the terminal may show anything after a resize."""
+        if self.view is not None:
+            self.show(self.view)
+        self.refresh()
+
+    def on_screen_resume(self) -> None:
+        """Show what has come in while another screen was in front."""
+        if self.view is not None:
+            self.call_after_refresh(self.show, self.view)
