@@ -102,6 +102,7 @@ def _network(parser: argparse.ArgumentParser) -> None:
     net.add_argument("--api-key-env", metavar="NAME", help="environment variable with the server's API key")
     net.add_argument("--ca", type=Path, metavar="FILE", help="certificate authority to trust for https")
     net.add_argument("--insecure", action="store_true", help="do not check certificates")
+    net.add_argument("--allow-remote-load", action="store_true", help="let the load button load public hosts")
 
 
 def _watch_parser() -> argparse.ArgumentParser:
@@ -134,6 +135,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         replace(target, ca=args.ca or target.ca, insecure=args.insecure or target.insecure) for target in targets
     )
     base = base_settings(args, config)
+    base = replace(base, allow_remote_load=args.allow_remote_load)
     return replace(base, targets=targets) if targets else _found_here(base, args)
 
 
@@ -164,8 +166,14 @@ def _found_here(settings: Settings, args: argparse.Namespace) -> Settings:
     return replace(settings, targets=targets, found=True)
 
 
-def watch(args: argparse.Namespace, settings: Settings, machine: Any = None) -> int:
-    """Watch as asked: once, as lines, or on the screen."""
+def watch(
+    args: argparse.Namespace,
+    settings: Settings,
+    machine: Any = None,
+    startup: Any = None,
+    startup_url: str | None = None,
+) -> int:
+    """Watch as asked: once, as lines, or on the screen, where `startup` is the log of a start-up to follow."""
     if machine is None:
         from llmtop.sources.machine import LiveMachine
 
@@ -176,7 +184,7 @@ def watch(args: argparse.Namespace, settings: Settings, machine: Any = None) -> 
         return _stream(settings, machine, args.json)
     from llmtop.ui.main import run_ui
 
-    return run_ui(settings, machine)
+    return run_ui(settings, machine, startup, startup_url)
 
 
 def has_screen() -> bool:

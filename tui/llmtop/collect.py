@@ -54,6 +54,20 @@ class Poller:
         """Begin a new low-water epoch and put a mark into the next snapshot."""
         self._soon(lambda: self._assembler.mark(text, time.time()))
 
+    def note(self, text: str) -> None:
+        """Put a mark into the next snapshot."""
+        self._soon(lambda: self._assembler.note(text))
+
+    def starting(self, url: str, words: str | None) -> None:
+        """Tell what a followed log says of the start-up of a server; None when it is over."""
+        for watch in self._watches:
+            if watch.target.url == url:
+                watch.followed = words
+
+    def target(self, url: str) -> Target:
+        """The server watched under a URL, with its key; a bare target for one that is not watched."""
+        return next((watch.target for watch in self._watches if watch.target.url == url), Target(url))
+
     def set_interval(self, seconds: float) -> None:
         """Poll every `seconds` from now on."""
         self._interval = seconds

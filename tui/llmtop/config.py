@@ -66,6 +66,7 @@ class Settings:
     theme: str | None = None
     record: Path | None = None
     record_raw: bool = False
+    allow_remote_load: bool = False
     found: bool = False  # the targets were found on this host, not named
 
 
@@ -120,6 +121,8 @@ def load_config(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: {error.strerror}") from None
     servers = content.pop("servers", {})
     _check(path, "", content, _DEFAULTS)
+    if not all(isinstance(name, str) for name in content.get("watch", [])):
+        raise UsageError(f'{path}: watch must be a list of names or servers, like ["spark-a:8000"]')
     if not isinstance(servers, dict):
         raise UsageError(f"{path}: write servers as [servers.NAME] tables")
     for name, entry in servers.items():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 from llmtop.cli import CommandParser, add_common, base_settings, watch
 from llmtop.config import Target, UsageError, load_user_config
@@ -23,13 +25,19 @@ def run(argv: list[str]) -> int:
         return _serve(args.machine, options)
     from llmtop.sources.demo.child import launch
     from llmtop.sources.demo.machine import SimulatedMachine
+    from llmtop.sources.startup_log import follow_file
 
     settings = base_settings(args, load_user_config())
+    starting = args.warmup or args.oom
+    log = Path(tempfile.mkdtemp(prefix="llmtop-demo-")) / "vllm.log" if starting else None
     try:
-        with launch(args.machine, **options) as demo:
+        with launch(args.machine, log=log, **options) as demo:
             model = profile.load(args.machine)
+            lines = follow_file(log) if log else None
             target = Target(demo.url, max_num_seqs=model.engine.max_num_seqs)
-            return watch(args, replace(settings, targets=(target,)), SimulatedMachine(model, demo.control))
+            return watch(
+                args, replace(settings, targets=(target,)), SimulatedMachine(model, demo.control), lines, demo.url
+            )
     except (RuntimeError, profile.ProfileError) as error:
         raise UsageError(str(error)) from None
 

@@ -36,6 +36,7 @@ class ServerWatch:
         self._local: bool | None = None
         self._noted_restarts = 0
         self.polls = 0
+        self.followed: str | None = None  # what a followed start-up log says, while it says so
         self.identified = False
         self.answered = False
         self.refused = False
@@ -123,8 +124,8 @@ class ServerWatch:
 
     def _tell_tracker(self) -> None:
         process = self._process
-        starting = None
-        if self.refused and process is not None and not process.listening:
+        starting = self.followed if self.refused else None
+        if self.refused and starting is None and process is not None and not process.listening:
             starting = f"process {process.pid} is starting, port {process.port} is not open yet"
         identity = self._source.identity
         self._tracker.identity = replace(

@@ -45,17 +45,21 @@ class LinePanel(LineWidget):
     def _show(self, title: Line, lines: tuple[Line, ...]) -> None:
         if title == self._title and lines == self._lines:
             return
-        rows = len(self.shown)
+        extent = self._extent() if self.styles.auto_dimensions else None
         self._title, self._lines = title, lines
-        self.refresh(layout=self.styles.auto_dimensions and len(self.shown) != rows)
+        self.refresh(layout=extent is not None and extent != self._extent())
 
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
-        """Return the number of rows, for `height: auto`."""
-        return len(self.shown)
+    def _extent(self) -> tuple[int, int]:
+        shown = self.shown
+        return max(map(width, shown), default=0), len(shown)
 
     def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002
         """Return the width of the longest line, for `width: auto`."""
-        return max(map(width, self.shown), default=0)
+        return self._extent()[0]
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
+        """Return the number of rows, for `height: auto`."""
+        return self._extent()[1]
 
     def line_at(self, y: int) -> tuple[Line, str]:
         """Return row `y`; rows without a line are blank."""

@@ -38,6 +38,7 @@ class Evidence:
     graph_gib: float | None = None
     graph_budget_gib: float | None = None  # what the budget set aside for graphs; 0 where they are outside of it
     kv_gib: float | None = None
+    kv_fixed: bool = False  # its size was given, so that utilization has no say in it
     kv_tokens: int | None = None
     max_concurrency: float | None = None
     model_len: int | None = None
@@ -220,6 +221,8 @@ def advise(e: Evidence, reserve_gib: float | None = None) -> Advice:
         return Advice(f"no advice: {missing} is not known", why="the log does not say it and the machine was not read")
     if e.min_headroom_gib is None:
         return _unmeasured(e, e.total_gib, e.utilization, reserve)
+    if e.kv_fixed and e.kv_gib is not None:
+        return _fixed(e, e.kv_gib, e.min_headroom_gib, reserve)
     return _measured(e, e.total_gib, e.utilization, e.min_headroom_gib, reserve)
 
 
@@ -262,6 +265,21 @@ def _with_kv(e: Evidence, total: float, best: float, lines: tuple[str, ...], sur
         changes.append(f"--kv-cache-memory-bytes {flag}")
     text = words[0] + (f": {', '.join(words[1:])}" if words[1:] else "")
     return Advice(text, lines, sure, why, best, kv, tokens, seats, flag, tuple(changes))
+
+
+def _fixed(e: Evidence, kv: float, margin: float, reserve: float) -> Advice:
+    """The KV cache has a given size: the margin goes into that size, the utilization stays."""
+    size = max(0.0, kv + margin - reserve)
+    lines = (
+        f"KV cache {kv:.2f} GiB given; least headroom {margin:.2f} - reserve {reserve:.2f} = {margin - reserve:+.2f}",
+        f"{kv:.2f} {margin - reserve:+.2f} = {size:.2f} GiB",
+    )
+    tokens, seats = _scaled(e, size)
+    amount = int(size * 1024) * 2**20
+    text = f"the KV cache may have {size:.1f} GiB: --kv-cache-memory-bytes {amount} (CPU: VLLM_CPU_KVCACHE_SPACE)"
+    changes = (f"--kv-cache-memory-bytes {amount}",)
+    sure, why = _certainty(e)
+    return Advice(text, lines, sure, why, None, size, tokens, seats, amount, changes)
 
 
 def _scaled(e: Evidence, kv: float | None) -> tuple[int | None, float | None]:

@@ -98,7 +98,8 @@ def _len_too_long(case: _Case) -> Advice:
         )
     need, have, length = n["needed_gib"], n["available_gib"], n["max_model_len"]
     estimated = n.get("estimated_max_len")
-    fits = int(estimated) if estimated is not None else int(length * have / need) // _LENGTH_STEP * _LENGTH_STEP
+    proportion = min(1.0, have / need) if need > 0 else 1.0  # both are rounded, and may be 0.0
+    fits = int(estimated) if estimated is not None else int(length * proportion) // _LENGTH_STEP * _LENGTH_STEP
     lines = [f"{length:,.0f} tokens need {need:g} GiB, {have:g} available: {need - have:.2f} GiB short"]
     lines.append(
         f"vLLM estimates that {fits:,} tokens fit"
@@ -107,7 +108,7 @@ def _len_too_long(case: _Case) -> Advice:
     )
     changes = [f"--max-model-len {fits}", "--kv-cache-dtype fp8 (half the bytes of a 16-bit cache)"]
     target = None
-    if case.e.total_gib and case.e.utilization:
+    if need > have and case.e.total_gib and case.e.utilization:
         target = _round_up(case.e.utilization + (need - have) / case.e.total_gib)
         lines.append(
             f"{case.e.utilization:g} + {need - have:.2f} / {case.e.total_gib:.2f} -> {target:g} for the full length"

@@ -111,5 +111,7 @@ def _model_len(rows: Sequence[RowSample]) -> int | None:
             return int(exported)
         config = row.config
         if config and config.size_tokens and config.max_concurrency:
-            return round(config.size_tokens / config.max_concurrency)
+            length = config.size_tokens / config.max_concurrency
+            if 1 <= length < 1e12:
+                return round(length)
     return None

@@ -278,6 +278,8 @@ class Tracker:
 
     def _store(self, hit: Hit, process: tuple[str | None, int | None]) -> None:
         mine = self._values.setdefault(process, {})
+        if hit.what in ("kv_fixed", "kv_cpu"):
+            mine["kv_fixed"] = 1.0  # the size was given: utilization did not decide it
         for name, value in hit.values.items():
             if name in _PASSING:
                 continue

@@ -62,6 +62,7 @@ def evidence(startup: Startup, machine: MachineMemory | None = None) -> Evidence
         graph_gib=pick("graph_gib", startup.graph_gib),
         graph_budget_gib=pick("graph_budget_gib", graph_budget(startup)),
         kv_gib=pick("kv_gib", startup.kv_cache_gib),
+        kv_fixed=figure("kv_fixed") is not None or figure("kv_cache_memory_bytes") is not None,
         kv_tokens=startup.kv_cache_tokens,
         max_concurrency=startup.max_concurrency,
         model_len=_int(figure("concurrency_tokens") or figure("max_model_len")),

@@ -111,8 +111,8 @@ _DIED_RANK = 5
 
 _WRAPPER = re.compile(
     r"EngineCore failed to start|Engine core initialization failed|WorkerProc (?:failed to start|initialization failed|"
-    r"hit an exception)|Engine process failed to start|EngineDeadError|EngineCore encountered an|Worker failed with error|"
-    r"died unexpectedly|RuntimeError: Cancelled"
+    r"hit an exception)|Engine process failed to start|EngineDeadError|EngineCore encountered an|"
+    r"Worker failed with error|died unexpectedly|RuntimeError: Cancelled"
 )
 _INNER = re.compile(r"Worker failed with error ['\"](?P<text>.+)['\"], please check the stack trace")
 _DIED = re.compile(

@@ -89,6 +89,8 @@ class Spans:
         starts: list[tuple[PhaseName, float | None, bool]] = []
         for name in (name for name in PHASES if name in self._marks):
             starts.extend(self._begin(name, starts, inferred))
+        if not starts:
+            return ()
         nexts = [start for _, start, _ in starts[1:]]
         last = self._marks["ready"].last if self.ended("ready") else end
         return tuple(

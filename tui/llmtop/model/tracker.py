@@ -90,7 +90,8 @@ class ServerTracker:
             fresh = fresh and window is None
             windows[row.key] = window or RowWindow()
             restarted |= windows[row.key].push(page.t, row, anew)
-        replaced = fresh and bool(self._windows) and bool(page.rows)
+        models, before = {model for model, _ in windows}, {model for model, _ in self._windows}
+        replaced = fresh and bool(before) and bool(models) and not models & before
         if restarted or replaced:
             self._restarts += 1
             self._limits.clear()

@@ -6,6 +6,7 @@ number are never added. `resolve` turns one series into the `Slot` that the page
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -302,9 +303,10 @@ def _config(labels: Mapping[str, str]) -> CacheConfig:
 def _number(text: str | None) -> float | None:
     """A label's number; None for "None", "" and anything that is not one."""
     try:
-        return float(text) if text else None
+        number = float(text or "nan")
     except ValueError:
         return None
+    return None if math.isnan(number) else number
 
 
 def _whole(text: str | None) -> int | None:

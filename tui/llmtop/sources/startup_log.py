@@ -174,11 +174,11 @@ class Reader:
 
 def follow_file(path: Path) -> Reader:
     """Follow a file like `tail -F`: it may not exist yet, be truncated, or be replaced by a new one."""
-    return Reader(lambda stop: _follow(path, stop), path.name)
+    live = not path.exists()  # what a file holds already was written before anyone watched
+    return Reader(lambda stop: _follow(path, live, stop), path.name)
 
 
-def _follow(path: Path, stop: threading.Event) -> Iterator[tuple[bytes, bool]]:
-    live = False  # what the file holds when it is first opened was written before
+def _follow(path: Path, live: bool, stop: threading.Event) -> Iterator[tuple[bytes, bool]]:
     while not stop.is_set():
         try:
             file = path.open("rb", buffering=0)

@@ -18,17 +18,23 @@ from textual.screen import Screen
 from llmtop.collect import Poller
 from llmtop.config import MAX_INTERVAL_S, MIN_INTERVAL_S, Settings
 from llmtop.model.history import STEPS_S, History
-from llmtop.model.snapshot import ServerView, Snapshot
+from llmtop.model.snapshot import ServerView, Snapshot, State
 from llmtop.sources.base import MachineSource
+from llmtop.sources.startup_log import LineSource
+from llmtop.sources.tee import MachineTee
 from llmtop.ui.driver import RepaintingApp
 from llmtop.ui.keys import KEYS, bindings
-from llmtop.ui.messages import SnapshotReady
+from llmtop.ui.load_state import LoadControl
+from llmtop.ui.messages import LoadNews, SnapshotReady
 from llmtop.ui.panels.view import Scales, View
 from llmtop.ui.screens.base import ViewScreen
 from llmtop.ui.screens.dashboard import DashboardScreen
 from llmtop.ui.screens.engines import EnginesScreen
 from llmtop.ui.screens.gpus import GpusScreen
 from llmtop.ui.screens.help import HelpScreen
+from llmtop.ui.screens.load import LoadScreen
+from llmtop.ui.screens.warmup import WarmupScreen
+from llmtop.ui.warmup_state import WarmupControl
 from llmtop_widgets.linetable import LineTable
 from llmtop_widgets.statusbar import KeyBar
 
@@ -47,14 +53,27 @@ class LlmtopApp(RepaintingApp[None]):
         "engines": EnginesScreen,
         "gpus": GpusScreen,
         "help": HelpScreen,
+        "load": LoadScreen,
+        "warmup": WarmupScreen,
     }
 
-    def __init__(self, settings: Settings, machine: MachineSource, *, ansi: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        machine: MachineSource,
+        *,
+        ansi: bool = False,
+        startup: LineSource | None = None,
+        startup_url: str | None = None,
+    ) -> None:
         super().__init__(ansi_color=ansi)
         self.animation_level = "none"
         self.settings = settings
         self.inbox: deque[Snapshot] = deque()
-        self.poller = Poller(settings, machine, self._arrived)
+        tee = MachineTee(machine)
+        self.poller = Poller(settings, tee.branch(), self._arrived)
+        self.warmup = WarmupControl(tee, startup, startup_url)
+        self.load = LoadControl(lambda: self.post_message(LoadNews()))
         self.history = History()
         self.scales = Scales()
         self.latest: Snapshot | None = None
@@ -63,6 +82,7 @@ class LlmtopApp(RepaintingApp[None]):
         self.interval_s = settings.interval_s
         self.step_s = STEPS_S[1]
         self._note: tuple[str, float] = ("", 0.0)
+        self._starting = False
 
     # the terminal
 
@@ -82,6 +102,11 @@ class LlmtopApp(RepaintingApp[None]):
         self._catch_signals()
         self.call_after_refresh(self.poller.start)
         self.set_interval(1.0, self._watch_poller)
+        self.set_interval(0.5, self._show_load)
+        self.set_interval(0.2, self._step_warmup)
+        if self.warmup.wanted:
+            self.warmup.begin()
+            self.call_after_refresh(self.action_warmup)
 
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -103,6 +128,8 @@ class LlmtopApp(RepaintingApp[None]):
 
     def on_unmount(self) -> None:
         """Stop polling; nothing waits for a request or a driver that hangs."""
+        self.load.leave(timeout_s=1.0)
+        self.warmup.end()
         self.poller.stop(timeout_s=0.2)
 
     # data
@@ -117,7 +144,38 @@ class LlmtopApp(RepaintingApp[None]):
         while self.inbox:
             self.latest = self.inbox.popleft()
             self.history.push(self.latest)
-        if not self.paused:
+        self._notice_startup()
+        if not self.paused and not (isinstance(self.screen, LoadScreen) and self.load.running):
+            self._show()
+
+    @on(LoadNews)
+    def _take_load_news(self) -> None:
+        for mark in self.load.drain():
+            self.poller.note(mark)
+
+    def _notice_startup(self) -> None:
+        """A server that starts up opens the warm-up page by itself, once."""
+        server = self.server
+        starting = server is not None and server.state is State.STARTING
+        if starting and server is not None and not self._starting and not self.warmup.active:
+            self.warmup.begin(server.url)
+            if isinstance(self.screen, DashboardScreen):
+                self.call_later(self.action_warmup)
+        self._starting = starting
+
+    def _step_warmup(self) -> None:
+        if not self.warmup.active:
+            return
+        ended = self.warmup.step()
+        if self.warmup.url is not None:
+            self.poller.starting(self.warmup.url, self.warmup.words)
+        if ended and self.warmup.report is not None:
+            self.note(self.warmup.report.verdict)
+
+    def _show_load(self) -> None:
+        """The load page has a pace of its own, twice a second, so that a sweep costs no more than that."""
+        if isinstance(self.screen, LoadScreen) and self.load.state is not None:
+            self._take_load_news()
             self._show()
 
     @property
@@ -185,6 +243,16 @@ class LlmtopApp(RepaintingApp[None]):
         """All servers and engines."""
         await self._go("engines")
 
+    async def action_load(self) -> None:
+        """The plan of a load test, or the run that goes on."""
+        if not isinstance(self.screen, LoadScreen):
+            await self._go("load")
+
+    async def action_warmup(self) -> None:
+        """The start-up that is watched, or was."""
+        if not isinstance(self.screen, WarmupScreen):
+            await self._go("warmup")
+
     async def action_gpus(self) -> None:
         """All devices."""
         await self._go("gpus")
@@ -196,6 +264,8 @@ class LlmtopApp(RepaintingApp[None]):
     async def action_back(self) -> None:
         """Leave the filter, else the page."""
         if isinstance(self.screen, EnginesScreen) and self.screen.close_filter():
+            return
+        if isinstance(self.screen, LoadScreen) and not self.screen.leave():
             return
         await self._go("dashboard")
 

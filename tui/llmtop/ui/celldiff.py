@@ -17,6 +17,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from llmtop.ui import sgr
+from llmtop.ui.cursor import move
 from llmtop.ui.sgr import Style, StyleTable
 
 SYNC_START = "\x1b[?2026h"
@@ -157,9 +158,10 @@ class CellDiff:
         return output
 
     def _other(self, data: str) -> str:
-        """Pass on what is no frame; the terminal must not keep our colours when it leaves the screen."""
-        if _HARMLESS.fullmatch(data):
-            return data
+        return data if _HARMLESS.fullmatch(data) else self._pass_on(data)
+
+    def _pass_on(self, data: str) -> str:
+        """Send data as it is, from default colours, because it counts on them and may leave the screen."""
         default = "" if self._style is None else self._table.change(self._style, self._table.number(Style()))
         self.mark_unknown()
         return default + data
@@ -168,8 +170,7 @@ class CellDiff:
         try:
             pending, cursor = self._read(data)
         except _Unreadable:
-            self.mark_unknown()
-            return data
+            return self._pass_on(data)
         ops: list[_Op] = []
         for y, row in pending.items():
             if row != self._rows[y]:
@@ -178,7 +179,7 @@ class CellDiff:
         output = self._emit(ops)
         # At home the cursor is parked; anywhere else it shows an input method where to open its window.
         if cursor not in (None, (0, 0)) and cursor != self._cursor:
-            output += _move(self._cursor, cursor)
+            output += move(self._cursor, cursor)
             self._cursor = cursor
         self._forget_uncertain(pending)
         return output
@@ -362,11 +363,11 @@ class CellDiff:
             if self._style is None or self._table.joined(self._style, op.style) != self._style:
                 parts.append(self._table.change(self._style, op.style))
                 self._style = op.style
-            parts.append(_move(self._cursor, (op.x, op.y)))
+            parts.append(move(self._cursor, (op.x, op.y)))
             x = op.x
             if op.shift_to >= 0:
                 x = op.shift_to
-                parts.append(f"\x1b[P{_move((op.x, op.y), (x, op.y))}\x1b[@")
+                parts.append(f"\x1b[P{move((op.x, op.y), (x, op.y))}\x1b[@")
             parts.append(op.text)
             end = x + op.cells
             self._cursor = (end, op.y) if op.simple and end < self._size[0] else None
@@ -376,32 +377,3 @@ class CellDiff:
 def _run(style: int, y: int, x: int, cells: CellRow) -> _Op:
     texts = [cell[0] for cell in cells if cell is not None]
     return _Op(style, y, x, "".join(texts), len(cells), all(len(text) == 1 for text in texts))
-
-
-def _move(start: tuple[int, int] | None, end: tuple[int, int]) -> str:
-    """Return the shortest cursor move between two places (column, row); never a newline."""
-    x, y = end
-    absolute = f"\x1b[{y + 1 if y else ''}{f';{x + 1}' if x else ''}H"
-    if start is None:
-        return absolute
-    if start == end:
-        return ""
-    from_x, from_y = start
-    vertical = _relative(y - from_y, "B", "A")
-    sideways = min(_sideways(from_x, x), key=len)
-    return min(vertical + sideways, absolute, key=len)
-
-
-def _sideways(start: int, end: int) -> Sequence[str]:
-    if start == end:
-        return ("",)
-    column = f"\x1b[{end + 1}G" if end else "\r"
-    back = "\b" * (start - end) if start > end else column
-    return _relative(end - start, "C", "D"), column, back
-
-
-def _relative(distance: int, forward: str, backward: str) -> str:
-    if not distance:
-        return ""
-    count = abs(distance)
-    return f"\x1b[{count if count > 1 else ''}{forward if distance > 0 else backward}"

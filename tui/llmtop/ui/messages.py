@@ -11,3 +11,11 @@ class SnapshotReady(Message):
     def can_replace(self, message: Message) -> bool:
         """A newer one says nothing more."""
         return isinstance(message, SnapshotReady)
+
+
+class LoadNews(Message):
+    """The load thread has put events into its inbox."""
+
+    def can_replace(self, message: Message) -> bool:
+        """A newer one says nothing more."""
+        return isinstance(message, LoadNews)

@@ -64,7 +64,7 @@ class Gauges:
 
 
 class Counters:
-    """Everything one engine counts since its start; see facts on vLLM for what each one means."""
+    """Everything one engine counts since its start; with vLLM's meaning of each."""
 
     __slots__ = (
         "cached_tokens", "canvas_positions", "committed_tokens", "decode", "denoising_steps", "e2e",

@@ -134,8 +134,8 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Queues a request; raises ValueError for one that could never run or an id in use."""
-        longest = len(request.prompt) + request.max_tokens
-        if not request.prompt or request.max_tokens < 1 or longest > self.config.kv_tokens:
+        longest = len(request.prompt) + request.max_tokens + (self._canvas.tokens if self._canvas else 0)
+        if not request.prompt or request.max_tokens < 1 or self.pool.needed(longest) >= self.pool.total:
             raise ValueError(f"request {request.id}: {longest} tokens cannot be served")
         if request.id in self._known:
             raise ValueError(f"request id {request.id} is in use")

@@ -42,13 +42,14 @@ class EngineView:
 class PageOptions:
     """What a page says beside the engines' own numbers.
 
-    `started` is the Unix time of the process; `multiprocess` as with several API servers; `log_stats` off
-    leaves out every engine family; `clock` off leaves out start times though the page is a single
-    process's.
+    `started` is the Unix time of the process, `created` that of its counters; `multiprocess` as with
+    several API servers; `log_stats` off leaves out every engine family; `clock` off leaves out start times
+    though the page is a single process's.
     """
 
     model: str
     started: float
+    created: float
     cpu_seconds: float = 0.0
     multiprocess: bool = False
     log_stats: bool = True
@@ -95,7 +96,7 @@ class _Writer:
             return
         self.head(f"{name}_created", "gauge", text)
         for labels in children:
-            self.sample(f"{name}_created", labels, self._options.started + 86.0)
+            self.sample(f"{name}_created", labels, self._options.created)
 
     def sample_family(
         self,

@@ -34,7 +34,7 @@ FAULTS = {
     "dp": "N data-parallel engines (default 2)",
     "engine-vanish": "one of several engines is gone",
     "stall": "engines frozen, requests running, counters still",
-    "sleep": "the engine sleeps",
+    "sleep": "the engine sleeps, its weights off the device",
     "disable-log-stats": "no engine families on the page",
     "unhealthy": "/health answers 503 beside a good page",
     "hog": "another process takes N GiB of memory (default 8)",
@@ -43,8 +43,8 @@ FAULTS = {
 DEFAULTS = {"slow": 3.0, "dp": 2.0, "hog": 8.0}
 
 
-class UnknownFault(ValueError):
-    """A fault name that is not in FAULTS."""
+class FaultError(ValueError):
+    """A fault that is not in FAULTS, or that cannot be had now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class Faults:
         self._random = random.Random(self.seed)
 
     def set(self, name: str, value: float | None = None) -> None:
-        """Switches a fault on; raises UnknownFault."""
+        """Switches a fault on; raises FaultError."""
         if name not in FAULTS:
-            raise UnknownFault(f"no fault {name!r}; known: {', '.join(FAULTS)}")
+            raise FaultError(f"no fault {name!r}; known: {', '.join(FAULTS)}")
         self.active[name] = DEFAULTS.get(name, 0.0) if value is None else value
 
     def clear(self, name: str | None = None) -> None:

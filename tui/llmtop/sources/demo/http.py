@@ -53,7 +53,7 @@ class Exchange:
         lines = [f"content-length: {len(body)}", *extra]
         if content_type is not None:
             lines.append(f"content-type: {content_type}")
-        self._send(self._head(status, lines) + body)
+        self._send(self._head(status, lines) + (b"" if self.method == "HEAD" else body))
         self._done()
 
     def stream(self, content_type: str) -> None:

@@ -13,6 +13,7 @@ Row = tuple[str, Labels, float]
 WriteFamily = Callable[[str, str, str, Sequence[Row], Sequence[Labels]], None]
 
 UNCOUNTED = frozenset({"/metrics", "/health", "/load", "/ping", "/version", "/server_info"})
+_HANDLERS = frozenset({"/v1/models", "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"})
 _FINE = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5,
     3.0, 3.5, 4.0, 4.5, 5.0, 7.5, 10.0, 30.0, 60.0,
@@ -46,7 +47,7 @@ class HttpStats:
         """Counts one finished request; pages that monitors poll are left out, as the framework does."""
         if path in UNCOUNTED:
             return
-        name = "none" if status == 404 and not path.startswith("/v1/") else path
+        name = path if path in _HANDLERS else "none"
         handler = self.handlers.setdefault((name, method), _Handler(method))
         handler.durations.observe(seconds)
         handler.request_bytes += request_bytes

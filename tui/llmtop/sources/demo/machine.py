@@ -309,10 +309,12 @@ class SimulatedMachine:
 
 
 def _fetch(connection: http.client.HTTPConnection) -> tuple[ServerState | None, str | None]:
-    """One state, or why there is none."""
+    """One state (None: the server's process is gone), and why it could not be read."""
     try:
         connection.request("GET", "/__machine")
         return parse_state(json.load(connection.getresponse())), None
+    except ConnectionRefusedError:
+        return None, None
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
         connection.close()
         return None, f"demo server: {error}"

@@ -82,11 +82,10 @@ class Runtime:
         self.start()
 
     def drop_engine(self, rank: str) -> None:
-        """Ends one engine and its requests; the last one stays."""
-        gone = [slot for slot in self.slots if slot.rank == rank]
-        if gone and len(self.slots) > 1:
-            self._end(gone[0])
-            self.slots.remove(gone[0])
+        """Ends one engine and its requests."""
+        for slot in [slot for slot in self.slots if slot.rank == rank]:
+            self._end(slot)
+            self.slots.remove(slot)
 
     def freeze(self, frozen: bool) -> None:
         """Stops or resumes every engine where it is."""

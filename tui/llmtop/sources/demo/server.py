@@ -12,7 +12,7 @@ from zlib import crc32
 from llmtop.sources.demo import llamacpp, tokens
 from llmtop.sources.demo import openai_api as api
 from llmtop.sources.demo.exposition import EngineView, PageOptions, only_families, page
-from llmtop.sources.demo.faults import HOSTILE_MODEL, TEXT, Faults
+from llmtop.sources.demo.faults import HOSTILE_MODEL, TEXT, FaultError, Faults
 from llmtop.sources.demo.generate import Stream, Whole
 from llmtop.sources.demo.http import Exchange, Handler, Listener
 from llmtop.sources.demo.http_stats import HttpStats
@@ -44,7 +44,7 @@ class DemoServer:
         self.runtime = Runtime(profile, options.speed, options.engines)
         self.faults = Faults(options.seed)
         self.model = options.model or profile.model.name
-        self.started = time.time()
+        self.started = self.created = time.time()
         self.phase = "start"
         self.engine_bytes = 0
         self.cache_bytes = 0
@@ -70,7 +70,7 @@ class DemoServer:
 
     async def open(self) -> int:
         """Starts the engines and listens; the memory of a ready engine is in use from here on."""
-        self.started = time.time()
+        self.created = time.time()
         self.runtime.start()
         self.phase = "ready"
         self.engine_bytes = self.profile.engine_bytes
@@ -99,10 +99,19 @@ class DemoServer:
             self._listener.close()
         elif name == "stall":
             self.runtime.freeze(True)
+        elif name == "sleep":
+            self.runtime.freeze(True)
+            self.engine_bytes = self.profile.engine_bytes - self.profile.machine.weights
         elif name in ("restart", "restart-noclock", "other-model", "hostile", "dp"):
             self._restart_with(name, value)
         elif name == "engine-vanish":
-            self.runtime.drop_engine(self.runtime.slots[-1].rank if len(self.runtime.slots) > 1 else "")
+            self._drop_engine()
+
+    def _drop_engine(self) -> None:
+        if len(self.runtime.slots) < 2:
+            self.faults.clear("engine-vanish")
+            raise FaultError("engine-vanish needs several engines (fault dp, or --dp)")
+        self.runtime.drop_engine(self.runtime.slots[-1].rank)
 
     def _restart_with(self, name: str, value: float) -> None:
         if name == "restart-noclock":
@@ -122,12 +131,14 @@ class DemoServer:
         self._listener.drop()
         self.runtime.restart(engines)
         self._http = HttpStats()
-        self.started = time.time()
+        self.started = self.created = time.time()
 
     def _clear(self) -> None:
         self.faults.clear()
         self.model = self.options.model or self.profile.model.name
         self.runtime.freeze(False)
+        if self.phase == "ready":
+            self.engine_bytes = self.profile.engine_bytes
         held, self._held = self._held, []
         for exchange in held:
             exchange.abandon()
@@ -269,6 +280,7 @@ class DemoServer:
         options = PageOptions(
             model=self.model,
             started=self.started,
+            created=self.created,
             cpu_seconds=time.process_time(),
             multiprocess=len(views) > 1,
             log_stats="disable-log-stats" not in self.faults,

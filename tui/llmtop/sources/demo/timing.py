@@ -10,9 +10,7 @@ from llmtop.sources.demo.profile import Points, Timing
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Straight lines through points with rising x; flat before the first, and at `ends` either flat or
-    straight on.
-    """
+    """Straight lines through points with rising x; flat before the first, after the last straight on or `flat_end`."""
 
     points: Points
     flat_end: bool = False

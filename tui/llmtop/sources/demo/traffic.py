@@ -1,8 +1,9 @@
 """The demo's own light traffic: people chatting, more by day than by night, and now and then a burst that
 queues.
 
-Each user sends a turn, reads, and sends the next one with the whole conversation before it, behind one of a
-few system prompts that everybody shares: so the prefix cache gets hits as it would in real life.
+A conversation opens with one of a few system prompts that everybody shares, at times with a long document;
+each turn sends the whole conversation before it. So the prefix cache gets hits and the KV cache fills as
+they would in real life.
 """
 
 from __future__ import annotations
@@ -10,37 +11,43 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 
 from llmtop.sources.demo.engine import Output
 from llmtop.sources.demo.profile import Profile
 from llmtop.sources.demo.runtime import Runtime
 from llmtop.sources.demo.tokens import VOCABULARY
 
-MAX_USERS = 10
+MAX_USERS = 40
+MIN_USERS = 4
 _DAY_S = 240.0  # from one quiet hour to the next
+_MORNING = 0.2  # the part of a day at which the demo begins
 _BURST_S = (70.0, 140.0)  # between bursts
+_LARGEST_BURST = 48
 _READ_S = 6.0  # mean time between an answer and the next turn
-_SYSTEM_PROMPTS = (384, 768, 1536)  # tokens
 _TURNS = 6
+_SYSTEM_SHARES = (1 / 64, 1 / 32, 1 / 16)  # of the longest request, tokens
+_DOCUMENT_SHARES = (1 / 8, 1 / 2)
+_DOCUMENTS = 0.4  # share of conversations that open with one
+_WAIT_S = 5.0  # how often a user looks whether its engine still exists
 
 
 class Traffic:
-    """Seeded traffic on a runtime, at most `MAX_USERS` users and one burst at a time."""
+    """Seeded traffic on a runtime: a third as many users as the engine has places, and one burst at a time."""
 
     def __init__(self, runtime: Runtime, profile: Profile, seed: int = 0) -> None:
         self._runtime = runtime
         self._random = random.Random(seed)
         self._longest = profile.model.max_model_len
-        self._burst = _burst_size(profile)
+        self._users = min(max(profile.engine.max_num_seqs // 3, MIN_USERS), MAX_USERS)
+        self._burst = min(profile.engine.max_num_seqs * 6 // 5 + 1, _LARGEST_BURST)
         self._speed = runtime.speed
-        self._tasks: set[asyncio.Task[None]] = set()
-        starts = (0, *_SYSTEM_PROMPTS)
-        self._systems = [list(range(sum(starts[: i + 1]), sum(starts[: i + 2]))) for i in range(len(_SYSTEM_PROMPTS))]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._systems = [_random_tokens(self._random, int(share * self._longest)) for share in _SYSTEM_SHARES]
 
     def start(self) -> None:
         """Begins, inside a running loop."""
-        for number in range(MAX_USERS):
+        for number in range(self._users):
             self._spawn(self._user(number))
         self._spawn(self._bursts())
 
@@ -50,29 +57,31 @@ class Traffic:
             task.cancel()
         self._tasks.clear()
 
-    def _spawn(self, work: object) -> None:
-        assert asyncio.iscoroutine(work)
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def _user(self, number: int) -> None:
         """One user: present in the busy part of the day only, user 0 always."""
         clock = asyncio.get_running_loop().time
         begin = clock()
         rng = random.Random(self._random.random())
+        document = False  # nobody opens with one, or the first thing to see would be a long silence
         while True:
-            phase = (clock() - begin) * self._speed / _DAY_S
-            present = 1 + (MAX_USERS - 1) * (0.5 - 0.5 * math.cos(2 * math.pi * (phase + 0.2)))
+            day = (clock() - begin) * self._speed / _DAY_S + _MORNING
+            present = 1 + (self._users - 1) * (0.5 - 0.5 * math.cos(2 * math.pi * day))
             if number < present:
-                await self._conversation(rng)
+                await self._conversation(rng, document)
+                document = rng.random() < _DOCUMENTS
             await self._pause(rng.expovariate(1 / _READ_S))
 
-    async def _conversation(self, rng: random.Random) -> None:
+    async def _conversation(self, rng: random.Random, document: bool) -> None:
         history = list(rng.choice(self._systems))
+        if document:
+            history += _random_tokens(rng, int(self._longest * rng.uniform(*_DOCUMENT_SHARES)))
         for _ in range(rng.randint(1, _TURNS)):
             history += _random_tokens(rng, int(rng.lognormvariate(5.0, 0.8)))
-            output = min(int(rng.lognormvariate(4.7, 0.7)) + 8, 600)
-            if len(history) + output > self._longest // 2:
+            output = min(int(rng.lognormvariate(5.0, 0.7)) + 8, 800)
+            if len(history) + output > self._longest * 3 // 4:
                 return
             await self._request(history, output)
             history += _random_tokens(rng, output)
@@ -93,12 +102,10 @@ class Traffic:
             if result.finish_reason is not None:
                 done.set()
 
-        if not self._runtime.slots:
-            return
         ticket = self._runtime.submit(tuple(prompt), output, None, None, sink)
         while not done.is_set() and ticket.slot in self._runtime.slots:
             try:
-                await asyncio.wait_for(done.wait(), 5.0)
+                await asyncio.wait_for(done.wait(), _WAIT_S)
             except TimeoutError:
                 continue
 
@@ -108,8 +115,3 @@ class Traffic:
 
 def _random_tokens(rng: random.Random, count: int) -> list[int]:
     return rng.choices(range(VOCABULARY), k=max(count, 1))
-
-
-def _burst_size(profile: Profile) -> int:
-    """A fifth more than fits into the batch, but no more than 48 requests."""
-    return min(profile.engine.max_num_seqs * 6 // 5 + 1, 48)

@@ -11,7 +11,7 @@ from llmtop.ui.panels.server import kv_panel, latency_panel, quantile_span, queu
 from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, pair
 from llmtop_widgets import glyphs
 from llmtop_widgets.gauge import gauge_line
-from llmtop_widgets.text import Line, Span, beside, crop, fit, line, spread, width
+from llmtop_widgets.text import Line, Span, beside, crop, fit, line, spread, text_width, width
 
 Panel = Callable[[View, int, int], list[Line]]
 ENGINE_NAMES = {
@@ -72,7 +72,7 @@ def header(view: View, cells: int) -> Line:
         server.reason,
         f"up {duration(server.up_s)}" if server.up_s else None,
     ):
-        if text and width(tuple(left)) + 2 + len(text) <= cells - width(right):
+        if text and width(tuple(left)) + 2 + text_width(text) < cells - width(right):
             left += [Span("  "), Span(text, "dim" if text == server.reason else "label")]
     return spread(tuple(left), right, cells)
 
@@ -90,7 +90,7 @@ def _engine(server: ServerView) -> str | None:
 def body(view: View, cells: int, rows: int) -> list[Line]:
     """Everything between header and key bar, arranged for `cells` x `rows`."""
     inner = cells - 2
-    foot = footer_lines(view, inner, max(1, rows // 6))
+    foot = footer_lines(view, inner, max(1, rows // 6))[: max(0, rows)]
     room = rows - len(foot)
     if cells < MEDIUM or room < 12:
         lines = _compact(view, inner, room)
@@ -208,8 +208,9 @@ def _limit_line(view: View, cells: int) -> Line:
             Span(f"  {words.get(code, '')}", ""),
             Span(f"  {server.limited_by_evidence or ''}" if server else "", "dim"),
         )
-    note = line(Span(view.note, "info")) if view.note else line(Span(f"charts {view.step_s:g} s/column", "dim"))
-    return pair(crop(left, cells), note, cells)
+    if view.note:  # the answer to a key goes before what the line says anyway
+        return spread(left, line(Span(view.note, "info")), cells)
+    return pair(crop(left, cells), line(Span(f"charts {view.step_s:g} s/column", "dim")), cells)
 
 
 def _finding_line(finding: Finding, cells: int) -> Line:

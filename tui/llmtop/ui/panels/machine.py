@@ -87,7 +87,9 @@ def pool_parts(pool: Pool, devices: Sequence[Device]) -> list[Part]:
 
     Processes are the driver's figures; "other" is what no process of them owns.
     """
-    used = pool.used_bytes or 0
+    used = pool.used_bytes
+    if used is None:
+        return []
     owner = next((device for device in devices if device.uuid == pool.device), None)
     if owner is None and pool.kind == "unified":
         owner = next((device for device in devices if device.unified), None)

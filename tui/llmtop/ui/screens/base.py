@@ -49,6 +49,10 @@ class ViewScreen(Screen[None]):
             if self._in_footer(row)
         ]
 
+    def refresh_hints(self) -> None:
+        """Bring the footer up to date."""
+        self.query_one(KeyBar).set_hints(self.hints())
+
     def _in_footer(self, row: Key) -> bool:
         if row.action == "back":
             return self.name_in_keys != "dashboard"

@@ -1,0 +1,188 @@
+"""What a run leaves on disk: one vLLM-named JSON per level, a summary, a report, requests and server series.
+
+All files are readable by their owner alone. `summary.json` is what `vllm bench sweep plot` reads.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+from llmtop.load.counters import ServerCounters
+from llmtop.load.plan import Plan
+from llmtop.load.records import RequestRecord
+from llmtop.load.scenarios import bench_commands
+from llmtop.load.summary import ARRAYS
+from llmtop.load.table import markdown
+
+_VLLM_TEXT = (
+    "date endpoint_type backend label model_id tokenizer_id num_prompts request_rate burstiness max_concurrency "
+    "duration completed failed total_input_tokens total_output_tokens request_throughput request_goodput "
+    "output_throughput total_token_throughput max_output_tokens_per_s max_concurrent_requests rtfx latencies "
+    "queue_times"
+)
+_VLLM_KEYS = frozenset(_VLLM_TEXT.split())
+_SERIES = ("time_s", "running", "waiting", "kv_usage", "generation", "prompt", "requests", "preemptions")
+
+
+class NoRun(ValueError):
+    """A path that holds no finished run."""
+
+
+def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """`$XDG_STATE_HOME/llmtop`, by default `~/.local/state/llmtop`."""
+    base = environ.get("XDG_STATE_HOME")
+    return (Path(base) if base and base.startswith("/") else Path.home() / ".local" / "state") / "llmtop"
+
+
+def new_directory(root: Path, scenario: str, started: datetime) -> Path:
+    """Makes `<root>/<date>-<scenario>`, or the same with a number when it exists; mode 0700."""
+    name = f"{started:%Y%m%d-%H%M%S}-{scenario}"
+    root.mkdir(parents=True, exist_ok=True)
+    for suffix in ("", *(f"-{n}" for n in range(2, 100))):
+        try:
+            (root / (name + suffix)).mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        return root / (name + suffix)
+    raise FileExistsError(f"{root / name} and 98 more of its name exist")
+
+
+def plain(value: Any) -> Any:
+    """The value with NaN and infinities as None, so that it is JSON."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def bench_keys(result: Mapping[str, Any], metadata: Mapping[str, str]) -> dict[str, Any]:
+    """A level as vLLM writes it: its own keys as they are, ours as flat `llmtop_*` scalars."""
+    out: dict[str, Any] = {}
+    for key, value in result.items():
+        if key in _VLLM_KEYS or key in metadata or key.endswith("_ms"):
+            out[key] = value
+        else:
+            out |= _flat(f"llmtop_{key}", value)
+    return out
+
+
+def _flat(name: str, value: Any) -> dict[str, Any]:
+    """Nested objects as one scalar per leaf, lists as one text."""
+    if isinstance(value, Mapping):
+        return {k: v for key, item in value.items() for k, v in _flat(f"{name}_{key}", item).items()}
+    return {name: "; ".join(map(str, value)) if isinstance(value, list | tuple) else value}
+
+
+class RunFiles:
+    """Writes a run as it goes, so that what was measured survives whatever ends it."""
+
+    def __init__(self, directory: Path, plan: Plan) -> None:
+        self.directory = directory
+        self._plan = plan
+        self._levels: list[dict[str, Any]] = []
+        self._requests = self._open("requests.jsonl")
+        self._series = self._open("server.csv")
+        self._csv = csv.writer(self._series)
+        self._csv.writerow(("level", *_SERIES))
+        self._write("plan.json", json.dumps(plan.to_json(), indent=1))
+
+    def request(self, level: str, record: RequestRecord) -> None:
+        """One line of `requests.jsonl`; gaps between chunks are in the level's file."""
+        data = asdict(record)
+        del data["itls_s"]
+        self._requests.write(json.dumps({"level": level, **data, "chunks": record.chunks}) + "\n")
+
+    def server(self, level: str, counters: ServerCounters) -> None:
+        """One line of `server.csv`."""
+        self._csv.writerow((level, *(getattr(counters, name) for name in _SERIES)))
+
+    def level(self, result: Mapping[str, Any], arrays: Mapping[str, list[Any]]) -> Path:
+        """The JSON of a level that has ended, and the summary so far."""
+        flat = plain(bench_keys(result, self._plan.metadata))
+        self._levels.append(flat)
+        path = self._write(self._level_name(result), json.dumps(flat | {key: arrays[key] for key in ARRAYS}))
+        self._write("summary.json", json.dumps(self._levels, indent=1))
+        self._requests.flush()
+        self._series.flush()
+        return path
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """The result as a whole and the report for people."""
+        self._write("run.json", json.dumps(plain(result), indent=1))
+        self._write("report.md", report(result, self._plan))
+        self.close()
+
+    def close(self) -> None:
+        """Closes the series."""
+        self._requests.close()
+        self._series.close()
+
+    def _level_name(self, result: Mapping[str, Any]) -> str:
+        model = str(result["model_id"] or "model").rstrip("/").split("/")[-1]
+        stem = f"{result['backend']}-{result['request_rate']}qps-concurrency{result['concurrency']}-{model}"
+        stem = f"{stem}-{result['date']}".replace("/", "_")
+        names = (f"{stem}{suffix}.json" for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
+        return next(name for name in names if not (self.directory / name).exists())
+
+    def _open(self, name: str) -> IO[str]:
+        return open(self.directory / name, "w", encoding="utf-8", newline="", opener=_private)
+
+    def _write(self, name: str, text: str) -> Path:
+        with self._open(name) as file:
+            file.write(text + "\n")
+        return self.directory / name
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def report(result: Mapping[str, Any], plan: Plan) -> str:
+    """The run in Markdown: the answer, the table, the doubts, and the same runs by `vllm bench serve`."""
+    levels: Sequence[Mapping[str, Any]] = result["levels"]
+    doubts = [
+        f"- {level['level']}: **{name}**: {reason}"
+        for level in levels
+        for name, reason in level["flag_reasons"].items()
+    ]
+    commands = bench_commands(plan, result.get("model"))
+    return "\n".join(
+        [
+            f"# {result['scenario']}: {result.get('model') or plan.url}",
+            "",
+            result["words"] + (" (interrupted)" if result["interrupted"] else ""),
+            "",
+            markdown(levels),
+            "",
+            "## Doubts",
+            "",
+            *(doubts or ["None."]),
+            "",
+            "## The same with vLLM's own tool",
+            "",
+            "```sh",
+            *commands,
+            "```",
+        ]
+    )
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """The result of a finished run, from its directory or its `run.json`; raises `NoRun`."""
+    file = path / "run.json" if path.is_dir() else path
+    try:
+        result = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise NoRun(f"{path}: no finished run ({error})") from None
+    if not isinstance(result, dict) or "levels" not in result:
+        raise NoRun(f"{path}: not the result of a run")
+    return result

@@ -1,0 +1,247 @@
+"""One level from the runner's side: workers start together, their records and the server's counters are gathered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from llmtop.load.child import Child
+from llmtop.load.counters import CounterReader, ServerCounters, delta
+from llmtop.load.events import Event, FirstToken, Lane, LevelStarted, Progress, RequestDone
+from llmtop.load.files import RunFiles
+from llmtop.load.level import STOPPED, Share
+from llmtop.load.plan import Plan, Speed, level_s
+from llmtop.load.prompts import Profile
+from llmtop.load.records import RequestRecord
+from llmtop.load.summary import LevelRaw, ServerWatch
+from llmtop.load.vitals import Vitals
+from llmtop.model.snapshot import Snapshot
+
+POLL_S = 0.5
+LEAD_S = 0.05  # from "go" to the common start
+SETTLE_TRIES = 6
+_PREFILL_TOK_S, _TPOT_S = 4000.0, 0.03  # a guess, for the share of each level in the whole; ratios matter alone
+
+
+class Watcher:
+    """Reads the server's counters, and memory and power where a snapshot says them; keeps extremes."""
+
+    def __init__(self, reader: CounterReader, snapshots: Callable[[], Snapshot | None] | None) -> None:
+        self._reader = reader
+        self._snapshots = snapshots
+        self.last: ServerCounters | None = None
+        self.tok_s: float | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets the extremes: a level begins."""
+        self._pages: list[ServerCounters] = []
+        self._headroom: list[int] = []
+        self._power: list[float] = []
+        self._energy: list[float] = []
+        self.tok_s = None
+
+    async def read(self) -> ServerCounters | None:
+        """The counters now; they and the latest snapshot enter the extremes."""
+        counters = await self._reader.read()
+        if counters is not None:
+            self._pages.append(counters)
+            self._rate(counters)
+        self.last = counters
+        snapshot = self._snapshots() if self._snapshots is not None else None
+        if snapshot is not None:
+            self._memory(snapshot)
+        return counters
+
+    def extremes(self) -> ServerWatch:
+        """Of everything read since `reset`."""
+        pages = self._pages
+        return ServerWatch(
+            kv_max=max((p.kv_usage for p in pages if p.kv_usage is not None), default=None),
+            waiting_max=max((p.waiting for p in pages if p.waiting is not None), default=None),
+            running_max=max((p.running for p in pages if p.running is not None), default=None),
+            headroom_min_bytes=min(self._headroom, default=None),
+            power_w=sum(self._power) / len(self._power) if self._power else None,
+            energy_j=self._energy[-1] - self._energy[0] if len(self._energy) > 1 else None,
+        )
+
+    def _rate(self, counters: ServerCounters) -> None:
+        """Generated tokens per second over the last one to two seconds."""
+        past = [page for page in self._pages if counters.time_s - page.time_s >= 1.0]
+        made = delta(past[-1].generation, counters.generation) if past else None
+        self.tok_s = made / (counters.time_s - past[-1].time_s) if made is not None else None
+
+    def _memory(self, snapshot: Snapshot) -> None:
+        pools = [pool.headroom_bytes for pool in snapshot.pools if pool.kind in ("hbm", "unified")]
+        self._headroom += [min(known)] if (known := [headroom for headroom in pools if headroom is not None]) else []
+        power = [device.power_w for device in snapshot.devices if device.power_w is not None]
+        if power:
+            self._power.append(sum(power))
+        energy = [device.energy_j for device in snapshot.devices]
+        if energy and all(value is not None for value in energy):
+            self._energy.append(sum(value or 0.0 for value in energy))
+
+
+class LevelPlay:
+    """Plays one level on some workers."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        profile: Profile,
+        index: int,
+        workers: list[Child],
+        watcher: Watcher,
+        emit: Callable[[Event], None],
+        files: RunFiles | None,
+    ) -> None:
+        self._plan, self._profile, self._index = plan, profile, index
+        self._level = plan.levels[index]
+        self._workers, self._watcher = workers, watcher
+        self._emit, self._files = emit, files
+        self._records: list[RequestRecord] = []
+        self._snaps: dict[int, dict[str, Any]] = {}
+        self._ends: list[dict[str, Any]] = []
+        speed = Speed(_PREFILL_TOK_S, profile.tpot_s or _TPOT_S)
+        self._weights = [level_s(level, speed) for level in plan.levels]
+        self._t0 = 0.0
+
+    async def run(self) -> LevelRaw:
+        """The level, raw; raises `WorkerFailed` when a worker cannot play its part."""
+        warm_up = await self._prepare()
+        self._watcher.reset()
+        before = await self._watcher.read()
+        date = f"{datetime.now():%Y%m%d-%H%M%S}"
+        self._t0 = time.perf_counter() + LEAD_S
+        self._emit(LevelStarted(self._index, self._level, self._t0))
+        for worker in self._workers:
+            worker.say(cmd="go", t0=self._t0)
+        poll = asyncio.ensure_future(self._poll())
+        try:
+            await asyncio.gather(*(self._listen(i, worker) for i, worker in enumerate(self._workers)))
+        finally:
+            poll.cancel()
+        after = await self._settled(before)
+        return self._raw(date, warm_up, before, after)
+
+    async def _prepare(self) -> RequestRecord | None:
+        count = len(self._workers)
+        slots = self._level.concurrency
+        for i, worker in enumerate(self._workers):
+            share = Share(slots // count + (i < slots % count), i, count, warm_up=i == 0)
+            worker.say(cmd="prepare", level=self._index, share=asdict(share))
+        ready = await asyncio.gather(*(worker.hear("ready") for worker in self._workers))
+        warm_up = ready[0]["warm_up"]
+        return RequestRecord.from_json(warm_up) if warm_up else None
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_S)
+            counters = await self._watcher.read()
+            if counters is not None and self._files is not None:
+                self._files.server(self._level.name, counters)
+
+    async def _listen(self, number: int, worker: Child) -> None:
+        """Takes a worker's records and snapshots until it says that its part is over."""
+        while True:
+            event = await worker.hear("req", "snap", "level")
+            if event["event"] == "req":
+                self._record(RequestRecord.from_json(event["record"]))
+            elif event["event"] == "snap":
+                self._snaps[number] = event
+                if number == min(self._snaps):
+                    self._emit(self._progress())
+            else:
+                self._ends.append(event)
+                return
+
+    def _record(self, record: RequestRecord) -> None:
+        self._records.append(record)
+        if self._files is not None:
+            self._files.request(self._level.name, record)
+        self._emit(RequestDone(self._index, record))
+
+    def _progress(self) -> Progress:
+        snaps = list(self._snaps.values())
+        now = max(snap["now"] for snap in snaps)
+        fraction = self._fraction(now)
+        speeds = [snap["tok_s"] for snap in snaps if snap["tok_s"] is not None]
+        return Progress(
+            index=self._index,
+            level=self._level,
+            now_s=now,
+            sent=sum(snap["sent"] for snap in snaps),
+            completed=sum(snap["completed"] for snap in snaps),
+            errors=sum(snap["errors"] for snap in snaps),
+            running=sum(snap["running"] for snap in snaps),
+            tokens=sum(snap["tokens"] for snap in snaps),
+            tok_s=sum(speeds) if speeds else None,
+            server_tok_s=self._watcher.tok_s,
+            server=self._watcher.last,
+            lanes=tuple(Lane(*lane) for snap in snaps for lane in snap["lanes"]),
+            first_tokens=tuple(FirstToken(*ttft) for snap in snaps for ttft in snap.pop("ttfts", ())),
+            fraction=fraction,
+            eta_s=self._eta(now, fraction),
+        )
+
+    def _part(self, now: float) -> float:
+        """How much of this level is over, 0..1."""
+        level = self._level
+        done: float = sum(snap["completed"] + snap["errors"] for snap in self._snaps.values()) / level.num_prompts
+        timed = (now - self._t0) / level.duration_s if level.duration_s is not None else 0.0
+        return min(1.0, max(done, timed))
+
+    def _fraction(self, now: float) -> float:
+        """How much of the run is over, levels weighted by their estimated time."""
+        weights = self._weights
+        done = sum(weights[: self._index]) + weights[self._index] * self._part(now)
+        return done / sum(weights)
+
+    def _eta(self, now: float, fraction: float) -> float | None:
+        """Seconds left by this level's own pace; None before it has any."""
+        part = self._part(now)
+        if part < 0.02:
+            return None
+        pace = (now - self._t0) / (part * self._weights[self._index])
+        return max(0.0, pace * (1 - fraction) * sum(self._weights))
+
+    async def _settled(self, before: ServerCounters | None) -> ServerCounters | None:
+        """The counters once they hold all of ours; servers count a moment after they have answered."""
+        ours = sum(record.output for record in self._records)
+        after: ServerCounters | None = None
+        for _ in range(SETTLE_TRIES):
+            after = await self._watcher.read()
+            made = delta(before.generation, after.generation) if before and after else None
+            if made is None or (made >= ours and not after.running):  # type: ignore[union-attr]
+                break
+            await asyncio.sleep(0.1)
+        return after
+
+    def _soaked(self, stops: list[str]) -> bool:
+        """Whether a person ended a soak, which is how it is meant to end."""
+        return self._plan.scenario == "soak" and stops[:1] == [STOPPED]
+
+    def _raw(
+        self, date: str, warm_up: RequestRecord | None, before: ServerCounters | None, after: ServerCounters | None
+    ) -> LevelRaw:
+        stops = [end["stopped"] for end in self._ends if end["stopped"]]
+        return LevelRaw(
+            plan=self._plan,
+            profile=self._profile,
+            level=self._level,
+            first=self._index == 0,
+            records=tuple(sorted(self._records, key=lambda record: record.index)),
+            t0_s=self._t0,
+            date=date,
+            stopped=stops[0] if stops else None,
+            interrupted=any(end["interrupted"] for end in self._ends) and not self._soaked(stops),
+            warm_up=warm_up,
+            workers=tuple(Vitals(**end["vitals"]) for end in self._ends),
+            before=before,
+            after=after,
+            watch=self._watcher.extremes(),
+        )

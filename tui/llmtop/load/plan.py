@@ -1,0 +1,155 @@
+"""What a load test will do, as data: target, levels, limits, caps; never a key.
+
+A plan is made by `scenarios.build`, edited with `dataclasses.replace`, sent to the workers as JSON and kept
+beside the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Api = Literal["completions", "chat"]
+PromptMode = Literal["ids", "text"]
+
+ROUTES: Mapping[str, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+DEFAULT_SLO: Mapping[str, float] = {"user_tok_s": 6.0, "ttft_p99": 4.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level: how many requests, of which size, how many at once or how many a second.
+
+    `request_rate` None is a closed loop of `concurrency` users; otherwise requests start at that rate
+    (requests/s, gamma-distributed gaps of shape `burstiness`, 1 = Poisson) and `concurrency` caps how many
+    are outstanding. `duration_s` ends the level early. Lengths are tokens.
+    """
+
+    name: str
+    concurrency: int
+    num_prompts: int
+    input_len: int
+    output_len: int
+    request_rate: float | None = None
+    burstiness: float = 1.0
+    duration_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds; `ttft_s` grows by the prompt tokens in flight / 1000, for slow prefills."""
+
+    connect_s: float = 5.0
+    ttft_s: float = 120.0
+    idle_s: float = 60.0
+
+    def first_token_s(self, level: Level) -> float:
+        """How long to wait for a first token on `level`."""
+        return self.ttft_s + level.concurrency * level.input_len / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What no plan may exceed; enforced inside the worker. Tokens are prompt + asked output, of the run."""
+
+    concurrency: int = 512
+    requests_per_level: int = 20_000
+    tokens: int = 50_000_000
+    level_s: float = 3600.0
+    run_s: float = 4 * 3600.0
+    error_share: float = 0.2
+    error_minimum: int = 10
+    connect_errors: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole run against one server; `url` is the origin and base path, without user, query or `/v1`."""
+
+    url: str
+    levels: tuple[Level, ...]
+    scenario: str = "sweep"
+    model: str | None = None
+    api: Api = "completions"
+    prompt_mode: PromptMode = "ids"
+    seed: int = 0
+    adaptive: bool = False  # stop climbing when the limits fail twice or gains end
+    slo: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_SLO))
+    goodput_ms: Mapping[str, float] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    ignore_eos: bool = True
+    warm_up: bool = True
+    timeouts: Timeouts = Timeouts()
+    caps: Caps = Caps()
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with one key per field."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+        """The plan of an object made by `to_json`; raises `TypeError` for unknown names."""
+        values = dict(data)
+        values["levels"] = tuple(Level(**level) for level in values["levels"])
+        values["timeouts"] = Timeouts(**values.get("timeouts", {}))
+        values["caps"] = Caps(**values.get("caps", {}))
+        return cls(**values)
+
+    def problems(self) -> list[str]:
+        """Why this plan cannot run, in words; empty when it can."""
+        caps, out = self.caps, []
+        if not self.levels:
+            out.append("no level")
+        for level in self.levels:
+            if not 1 <= level.concurrency <= caps.concurrency:
+                out.append(f"{level.name}: concurrency {level.concurrency} is not within 1..{caps.concurrency}")
+            if not 1 <= level.num_prompts <= caps.requests_per_level:
+                out.append(f"{level.name}: {level.num_prompts} requests, not within 1..{caps.requests_per_level}")
+            if min(level.input_len, level.output_len) < 1:
+                out.append(f"{level.name}: lengths must be at least 1 token")
+            if level.request_rate is not None and not 0 < level.request_rate < 100_000:
+                out.append(f"{level.name}: request rate {level.request_rate:g}")
+        if (tokens := self.tokens()[0] + self.tokens()[1]) > caps.tokens:
+            out.append(f"{tokens:,} tokens, more than {caps.tokens:,}")
+        return out
+
+    def requests(self) -> int:
+        """Requests of all levels; an upper bound where a level is boxed in time."""
+        return sum(level.num_prompts for level in self.levels)
+
+    def tokens(self) -> tuple[int, int]:
+        """Prompt and output tokens of all levels, an upper bound."""
+        levels = self.levels
+        prompt = sum(level.num_prompts * level.input_len for level in levels)
+        return prompt, sum(level.num_prompts * level.output_len for level in levels)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast the server is for one user, for the estimate of time: prompt tokens/s, seconds per token."""
+
+    prefill_tok_s: float
+    tpot_s: float
+
+
+def estimate_s(plan: Plan, speed: Speed | None) -> float | None:
+    """About how long the plan takes, in seconds; None when the server's speed is unknown.
+
+    Prefills queue behind one another; a decode step grows by 7 % of a single user's per further user, as in
+    a small model of continuous batching. Good to a factor of two, which is what a person needs to decide.
+    """
+    if speed is None:
+        return None
+    return sum(level_s(level, speed) for level in plan.levels)
+
+
+def level_s(level: Level, speed: Speed) -> float:
+    """About how long one level takes, in seconds; see `estimate_s`."""
+    waves = -(-level.num_prompts // level.concurrency)
+    step_s = speed.tpot_s * (1 + 0.07 * (level.concurrency - 1))
+    busy_s = level.num_prompts * level.input_len / speed.prefill_tok_s + waves * level.output_len * step_s
+    if level.request_rate is not None:
+        busy_s = max(busy_s, level.num_prompts / level.request_rate)
+    return busy_s if level.duration_s is None else min(busy_s, level.duration_s)

@@ -1,0 +1,138 @@
+"""Preflight: finds out what a server is called and which parts of a request it accepts.
+
+At most a few requests: `/v1/models`, `/version`, one `/tokenize`, one 16-in/8-out completion, repeated with
+less when the server refuses something. What was dropped is named in the profile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llmtop.load.completion import Outcome, Reply
+from llmtop.load.exchange import Exchange, Meter
+from llmtop.load.plan import ROUTES, Level, Plan
+from llmtop.load.prompts import PAGE, Profile, Prompts, single_token_words
+from llmtop.load.transport import Connector, fetch
+
+_LEVEL = Level("preflight", concurrency=1, num_prompts=1, input_len=16, output_len=8)
+_MIN_IDS = 100
+
+
+class PreflightError(RuntimeError):
+    """The server answered no completion; the message says what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A server under examination: its connector and the headers of every request."""
+
+    plan: Plan
+    connector: Connector
+    headers: Mapping[str, str]
+
+    async def run(self) -> Profile:
+        """The profile of the server; raises `PreflightError`, `OSError` or `TimeoutError`."""
+        profile = await self._names(Profile())
+        profile = await self._tokens(profile)
+        wants_ids = self.plan.prompt_mode == "ids" and self.plan.api == "completions"
+        profile = replace(profile, use_ids=wants_ids and len(profile.ids) >= _MIN_IDS)
+        return await self._accepted(profile)
+
+    async def _json(self, method: str, route: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """A JSON object, or an empty one when the server has no such route."""
+        data = json.dumps(body).encode() if body is not None else b""
+        status, answer = await fetch(self.connector, method, route, self.headers, data)
+        if status in (401, 403):
+            raise PreflightError(f"HTTP {status} from {route}: an API key is needed (--api-key-env)")
+        try:
+            parsed = json.loads(answer) if status == 200 else {}
+        except ValueError:
+            parsed = {}
+        return parsed if isinstance(parsed, dict) else {}
+
+    async def _names(self, profile: Profile) -> Profile:
+        listed = (await self._json("GET", "/v1/models")).get("data")
+        models = [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
+        name = self.plan.model or next((str(m["id"]) for m in models if m.get("id")), None)
+        length = next((m.get("max_model_len") for m in models if m.get("id") == name), None)
+        version = (await self._json("GET", "/version")).get("version")
+        return replace(
+            profile,
+            model=name,
+            max_model_len=length if isinstance(length, int) else None,
+            version=str(version) if version else None,
+        )
+
+    async def _tokens(self, profile: Profile) -> Profile:
+        """The token pool; vLLM and SGLang read `prompt`, llama.cpp `content`."""
+        body = {"model": profile.model, "prompt": PAGE, "content": PAGE, "add_special_tokens": False}
+        answer = await self._json("POST", "/tokenize", body | {"return_token_strs": True})
+        ids = [token for token in answer.get("tokens") or () if isinstance(token, int)]
+        strings = [str(token) for token in answer.get("token_strs") or ()]
+        per_word = len(ids) / len(PAGE.split()) if ids else profile.tokens_per_word
+        found = replace(profile, ids=tuple(sorted(set(ids))), words=single_token_words(strings))
+        return replace(found, tokens_per_word=per_word)
+
+    async def _accepted(self, profile: Profile) -> Profile:
+        """Sends a small completion, with less each time the server says 4xx, until it answers."""
+        attempt = profile
+        while True:
+            exchange = await self._complete(attempt)
+            if exchange.outcome in (Outcome.OK, Outcome.SHORT):
+                return self._learned(attempt, exchange)
+            less = self._with_less(attempt, exchange.reply.message.lower())
+            if exchange.outcome is not Outcome.HTTP_4XX or exchange.reply.status in (401, 403, 404) or not less:
+                words = exchange.reply.message or "no answer"
+                raise PreflightError(f"{exchange.outcome} from {ROUTES[self.plan.api]}: {words}")
+            attempt = less
+
+    async def _complete(self, profile: Profile) -> Exchange:
+        prompts = Prompts(self.plan, profile)
+        body = json.loads(prompts.body(_LEVEL, -1, 0))
+        if profile.stream_usage:
+            body["stream_options"]["continuous_usage_stats"] = True
+        connection = await self.connector.open()
+        reply = Reply(self.plan.api == "chat", _LEVEL.output_len if prompts.exact_output else None)
+        data = json.dumps(body).encode()
+        request = self.connector.origin.request("POST", ROUTES[self.plan.api], self.headers, data)
+        exchange = Exchange(reply, Meter(), 0.0)
+        try:
+            exchange.start_s = connection.send(request, exchange)
+            await asyncio.wait_for(exchange.finished, self.plan.timeouts.ttft_s)
+        except TimeoutError:
+            exchange.give_up(Outcome.TIMEOUT_IDLE if reply.times else Outcome.TIMEOUT_TTFT, connection.last_read)
+        finally:
+            connection.abort()
+        return exchange
+
+    def _learned(self, profile: Profile, exchange: Exchange) -> Profile:
+        reply, times = exchange.reply, exchange.reply.times
+        tokens = reply.completion_tokens
+        later = (tokens or len(times)) - (reply.first_tokens or 1)
+        return replace(
+            profile,
+            tokens_per_chunk=tokens / len(times) if tokens else None,
+            prompt_exact=reply.prompt_tokens == _LEVEL.input_len if reply.prompt_tokens is not None else None,
+            ttft_s=times[0] - exchange.start_s,
+            tpot_s=(times[-1] - times[0]) / later if later > 0 and len(times) > 1 else None,
+            ignore_eos=profile.ignore_eos and exchange.outcome is Outcome.OK,
+            refused=profile.refused + (("ignore_eos",) if exchange.outcome is Outcome.SHORT else ()),
+        )
+
+    def _with_less(self, profile: Profile, words: str) -> Profile | None:
+        """The profile without what the server's words name, else without the next most exotic part."""
+        parts = [
+            ("min_tokens", profile.min_tokens, {"min_tokens": False}),
+            ("ignore_eos", profile.ignore_eos, {"ignore_eos": False, "min_tokens": False}),
+            ("token ids", profile.use_ids, {"use_ids": False}),
+            ("stream_options", profile.stream_usage, {"stream_usage": False}),
+        ]
+        used = [(name, change) for name, in_use, change in parts if in_use]
+        named = [part for part in used if part[0] in words or (part[0] == "token ids" and "prompt" in words)]
+        for name, change in (named or used)[:1]:
+            return replace(profile, refused=(*profile.refused, name), **change)  # type: ignore[arg-type]
+        return None

@@ -1,0 +1,137 @@
+"""Prompts of an exact length, different in every request, without a tokenizer on this side.
+
+One `/tokenize` call over a page of English gives a pool of token ids; a prompt is a random draw from it,
+which no prefix cache has seen. Chat and servers that refuse ids get words that are one token each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from llmtop.load.plan import Level, Plan
+
+PAGE = """\
+The harbour lay quiet under a thin morning fog while fishermen mended their nets and told old stories about
+storms that had carried whole ships beyond the map. A doctor walked slowly along the stone wall, counting
+windows, because her mother had always said that a careful count would calm the mind. Near the market square
+children were learning numbers from wooden blocks: seven red, twelve green, forty blue, one hundred painted
+like small suns. Their teacher explained how water becomes ice, why iron sinks, where rivers begin, and what
+happens when light passes through glass. Nobody noticed the stranger who opened a leather book and wrote
+down every word. Later that week engineers arrived with copper wire, heavy batteries and a machine that could
+measure distance by sound. They worked through the night, drank bitter coffee, argued about pressure, memory,
+voltage and trust, then agreed on almost nothing. On Thursday the mayor gave a short speech about money, law,
+public health and the future of education, after which an orchestra played until the lamps went out. Farmers
+brought bread, cheese, apples, honey and salt; merchants offered silk, paper, tools, maps and medicine from
+distant countries. One traveller described a desert where the wind draws letters in the sand, another a forest
+so dense that birds must walk. In spring the library bought nine hundred volumes on history, chemistry, music,
+weather, geometry, philosophy and the art of cooking. Students read about planets, empires, cells, engines,
+prime numbers, ancient poems and modern banks. The oldest among them, who had once been a sailor, kept asking
+how a simple question might change the answer before anyone had spoken it. When winter returned the bridge was
+closed, prices rose, letters came late, and people shared blankets, soup, candles and news. Yet the clock
+above the station never stopped, the bakery smelled of cinnamon, and each evening somebody lit a fire beside the
+frozen lake so that skaters could find their way home across the dark."""
+
+FALLBACK_TOKENS_PER_WORD = 1.3
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What preflight learned about a server: its names, and what of a request it accepts.
+
+    `ids` is the token pool, `words` are words of one token each; either may be empty. `tokens_per_word`
+    sizes texts of ordinary words where neither is known. `refused` names what was dropped.
+    """
+
+    model: str | None = None
+    max_model_len: int | None = None
+    version: str | None = None
+    ids: tuple[int, ...] = ()
+    words: tuple[str, ...] = ()
+    tokens_per_word: float = FALLBACK_TOKENS_PER_WORD
+    use_ids: bool = False
+    ignore_eos: bool = True
+    min_tokens: bool = True
+    stream_usage: bool = True
+    tokens_per_chunk: float | None = None
+    prompt_exact: bool | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    refused: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with one key per field."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Profile:
+        """The profile of an object made by `to_json`."""
+        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        for name in ("ids", "words", "refused"):
+            known[name] = tuple(known.get(name, ()))
+        return cls(**known)
+
+
+def single_token_words(token_strings: list[str]) -> tuple[str, ...]:
+    """Words that are one token each, from the token strings of a page (`return_token_strs`).
+
+    A token stands for a whole word when it begins with the mark of a space and so does the next one.
+    """
+    marks = ("\u0120", "\u2581", " ")  # byte-level BPE, SentencePiece, plain
+    found: dict[str, None] = {}
+    for token, after in itertools.pairwise(token_strings):
+        word = token[1:]
+        if token[:1] in marks and after[:1] in marks and word.isascii() and word.isalpha():
+            found[word] = None
+    return tuple(found)
+
+
+class Prompts:
+    """Request bodies for one plan against one server; deterministic in (seed, level, request)."""
+
+    def __init__(self, plan: Plan, profile: Profile) -> None:
+        self._plan = plan
+        self._profile = profile
+        self._pool = [str(token) for token in profile.ids]
+        self._words = list(profile.words) if len(profile.words) >= 50 else PAGE.replace("\n", " ").split()
+        self._per_word = 1.0 if len(profile.words) >= 50 else max(profile.tokens_per_word, 0.1)
+
+    def body(self, level: Level, level_index: int, request: int) -> bytes:
+        """The JSON body of one request; `request` -1 is the warm-up's."""
+        rng = random.Random(f"{self._plan.seed}/{level_index}/{request}")
+        options = json.dumps(self.options(level))
+        return f"{{{self._prompt(level.input_len, rng)}, {options[1:]}".encode()
+
+    def options(self, level: Level) -> dict[str, Any]:
+        """Everything of the body but the prompt."""
+        profile, out = self._profile, dict[str, Any]()
+        if profile.model is not None:
+            out["model"] = profile.model
+        out |= {"max_tokens": level.output_len, "temperature": 0.0, "stream": True}
+        if profile.stream_usage:
+            out["stream_options"] = {"include_usage": True}
+        if self.exact_output:
+            out["ignore_eos"] = True
+            if profile.min_tokens:
+                out["min_tokens"] = level.output_len
+        return out | dict(self._plan.extra_body)
+
+    @property
+    def exact_output(self) -> bool:
+        """Whether every answer must have exactly the asked length."""
+        return self._plan.ignore_eos and self._profile.ignore_eos
+
+    def _prompt(self, length: int, rng: random.Random) -> str:
+        if self._plan.api == "completions" and self._profile.use_ids:
+            return f'"prompt": [{",".join(rng.choices(self._pool, k=length))}]'
+        text = json.dumps(self.text(length, rng))
+        if self._plan.api == "chat":
+            return f'"messages": [{{"role": "user", "content": {text}}}]'
+        return f'"prompt": {text}'
+
+    def text(self, length: int, rng: random.Random) -> str:
+        """A text of `length` tokens: exactly, when the pool has words of one token each."""
+        return " " + " ".join(rng.choices(self._words, k=max(1, round(length / self._per_word))))

@@ -1,0 +1,335 @@
+"""Runs a plan: owns the workers, reads the server's counters beside them, judges and writes what comes out.
+
+`LoadRun.run` is a coroutine for the command line; `LoadThread` gives it a thread and loop of its own, so that
+a screen that redraws delays neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+from llmtop.config import Target
+from llmtop.load import flags as doubts
+from llmtop.load.child import Child, WorkerFailed
+from llmtop.load.counters import CounterReader, ServerCounters
+from llmtop.load.events import Draining, Event, Finished, LevelDone, Preflighted, Warned
+from llmtop.load.files import RunFiles, new_directory, state_dir
+from llmtop.load.levelplay import LevelPlay, Watcher
+from llmtop.load.plan import Plan
+from llmtop.load.prompts import Profile
+from llmtop.load.scenarios import SCENARIOS
+from llmtop.load.summary import LevelRaw, detailed_arrays, level_result
+from llmtop.load.transport import Connector, Origin
+from llmtop.load.verdict import failure, judge, single_user
+from llmtop.model.snapshot import Snapshot
+
+GAIN = 1.05
+DRAIN_S = 10.0
+
+
+class LoadError(RuntimeError):
+    """The run could not start, in words for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a run needs beside its plan; `snapshots` gives the watcher's latest snapshot, for memory and power."""
+
+    authorization: str | None = field(default=None, repr=False)  # the value of that header
+    root: Path | None = None  # where run directories are made; None: under the state directory
+    write: bool = True
+    max_num_seqs: int | None = None
+    snapshots: Callable[[], Snapshot | None] | None = None
+    ca: Path | None = None
+    insecure: bool = False
+
+    @classmethod
+    def of_target(cls, target: Target, **more: Any) -> RunOptions:
+        """The options that follow from a configured server: its key or login, and its certificate."""
+        authorization = f"Bearer {target.key}" if target.key else None
+        if authorization is None and target.login is not None:
+            authorization = "Basic " + b64encode(":".join(target.login).encode()).decode()
+        values = {"ca": target.ca, "insecure": target.insecure, "max_num_seqs": target.max_num_seqs} | more
+        return cls(authorization=authorization, **values)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of every request to the server."""
+        return {"Authorization": self.authorization} if self.authorization else {}
+
+
+async def read_counters(url: str, options: RunOptions) -> ServerCounters | None:
+    """What the server does now, before any load; None when it does not say."""
+    connector = Connector(Origin.parse(url), ca=options.ca, insecure=options.insecure)
+    return await CounterReader(connector, options.headers).read()
+
+
+@contextlib.contextmanager
+def run_lock(directory: Path) -> Any:
+    """One run at a time per user; raises `LoadError` naming the process that runs one."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = directory / "load.lock"
+    file: IO[str]
+    with open(path, "a+", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            raise LoadError(f"a load test is running already (pid {file.read().strip() or '?'})") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+class LoadRun:
+    """One run of one plan; `on_event` gets every event, in the thread that runs it."""
+
+    def __init__(self, plan: Plan, options: RunOptions, on_event: Callable[[Event], None]) -> None:
+        self.plan = plan
+        self._options = options
+        self._emit = on_event
+        self._connector = Connector(Origin.parse(plan.url), ca=options.ca, insecure=options.insecure)
+        self._watcher = Watcher(CounterReader(self._connector, options.headers), options.snapshots)
+        self._children: list[Child] = []
+        self._profile = Profile()
+        self._results: list[dict[str, Any]] = []
+        self._files: RunFiles | None = None
+        self._stop = asyncio.Event()
+        self._wanted_workers = 1
+        self._before: ServerCounters | None = None
+
+    def stop(self) -> None:
+        """Ends the load at once; call it in the loop that runs the plan."""
+        if not self._stop.is_set():
+            self._stop.set()
+            for child in self._children:
+                child.say(cmd="stop")
+
+    async def run(self) -> dict[str, Any]:
+        """The whole run; returns the result. Raises `LoadError` when there is none to begin with."""
+        problems = self.plan.problems()
+        if problems:
+            raise LoadError("; ".join(problems))
+        with run_lock(state_dir()):
+            try:
+                await self._preflight()
+                self._open_files()
+                await self._levels()
+            except WorkerFailed as error:
+                if not self._results and not self._stop.is_set():
+                    raise LoadError(str(error)) from None
+                if not self._stop.is_set():
+                    self._emit(Warned(str(error)))
+            finally:
+                await self._end()
+        return self._finish()
+
+    async def _preflight(self) -> None:
+        self._before = await self._watcher.read()
+        child = await self._child()
+        child.say(cmd="preflight")
+        self._profile = Profile.from_json((await child.hear("preflight"))["profile"])
+        if self._profile.refused:
+            self._emit(Warned(f"the server refuses {', '.join(self._profile.refused)}: left out"))
+        if self._before is None:
+            self._emit(Warned("no counters at /metrics: totals are not checked, queue and KV are unknown"))
+        self._emit(Preflighted(self._profile, self._before))
+
+    async def _child(self) -> Child:
+        tls = {"ca": str(self._options.ca) if self._options.ca else None, "insecure": self._options.insecure}
+        child = await Child.start(self.plan, self._options.authorization, tls)
+        self._children.append(child)
+        await child.hear("hello")
+        return child
+
+    async def _workers(self, count: int) -> list[Child]:
+        """At least `count` workers that know the server."""
+        while len(self._children) < count:
+            child = await self._child()
+            child.say(cmd="profile", profile=self._profile.to_json())
+        return self._children[:count]
+
+    def _open_files(self) -> None:
+        if self._options.write:
+            root = self._options.root or state_dir() / "runs"
+            self._files = RunFiles(new_directory(root, self.plan.scenario, datetime.now()), self.plan)
+
+    async def _levels(self) -> None:
+        fails = 0
+        for index in range(len(self.plan.levels)):
+            if self._stop.is_set():
+                return
+            raw = await self._level(index)
+            result = self._take(raw)
+            self._emit(LevelDone(index, result))
+            if result["interrupted"]:
+                return
+            fails += failure(result, self.plan.slo) is not None
+            if self.plan.adaptive and (fails >= 2 or self._gains_ended()):
+                return
+
+    async def _level(self, index: int) -> LevelRaw:
+        level = self.plan.levels[index]
+        workers = await self._workers(self._workers_for(level.concurrency))
+        play = LevelPlay(self.plan, self._profile, index, workers, self._watcher, self._emit, self._files)
+        return replace(await play.run(), max_num_seqs=self._options.max_num_seqs)
+
+    def _workers_for(self, concurrency: int) -> int:
+        """Workers by streams (256 each) and by chunks (8,000/s each), leaving a core to the rest."""
+        chunk_s = (self._profile.tpot_s or 0.0) * (self._profile.tokens_per_chunk or 1.0)
+        by_rate = concurrency / chunk_s / 8000 if chunk_s > 0 else 0.0
+        wanted = max(self._wanted_workers, -(-concurrency // 256), int(by_rate) + 1)
+        return max(1, min(wanted, (os.cpu_count() or 2) - 1, concurrency))
+
+    def _take(self, raw: LevelRaw) -> dict[str, Any]:
+        """The result of a level with its flags, kept and written."""
+        found = doubts.flags(raw)
+        result = level_result(raw) | {
+            "flags": [flag.name for flag in found],
+            "flag_reasons": {flag.name: flag.reason for flag in found},
+            "counters": doubts.cross_check(raw),
+        }
+        if any((vitals.cpu_share or 0.0) > doubts.CPU_SHARE for vitals in raw.workers):
+            self._wanted_workers += 1
+        self._results.append(result)
+        if self._files is not None:
+            self._files.level(result, detailed_arrays(raw))
+        return result
+
+    def _gains_ended(self) -> bool:
+        """Whether the last doubling brought less than 5 % more than the best before it."""
+        speeds = [result["output_throughput"] for result in self._results]
+        return len(speeds) >= 2 and speeds[-1] < GAIN * max(speeds[:-1])
+
+    async def _end(self) -> None:
+        """Ends the workers, then watches until the server is back to what it ran before."""
+        stopping = asyncio.gather(*(child.end() for child in self._children))
+        try:
+            await asyncio.shield(stopping)
+        finally:
+            for child in self._children:
+                child.kill()
+        if self._before is not None:
+            await self._drain(self._before.running or 0)
+
+    async def _drain(self, before: int) -> None:
+        deadline = time.monotonic() + DRAIN_S
+        while True:
+            counters = await self._watcher.read()
+            running = counters.running if counters is not None else None
+            done = running is not None and running <= before
+            late = counters is None or time.monotonic() > deadline
+            self._emit(Draining(running, before, done))
+            if done or late:
+                return
+            await asyncio.sleep(0.2)
+
+    def _finish(self) -> dict[str, Any]:
+        result = self._result()
+        if self._files is not None:
+            self._files.finish(result)
+        self._emit(Finished(result))
+        return result
+
+    def _interrupted(self) -> bool:
+        """Whether the run ended before its plan did; a soak that a person ends has not."""
+        stopped = self._stop.is_set() and len(self._results) < len(self.plan.levels)
+        return stopped or any(level["interrupted"] for level in self._results)
+
+    def _result(self) -> dict[str, Any]:
+        plan, profile = self.plan, self._profile
+        verdict = judge(self._results, plan.slo, SCENARIOS[plan.scenario].climbs)
+        first = verdict.first_fail
+        words = [verdict.words] if plan.slo or plan.scenario != "single" else []
+        if plan.scenario == "single":
+            words = [", ".join(map(str, single_user(self._results))), *words]
+        return {
+            "schema": 1,
+            "scenario": plan.scenario,
+            "interrupted": self._interrupted(),
+            "levels": self._results,
+            "sweet_spot": verdict.sweet_spot,
+            "first_fail": None
+            if first is None
+            else {
+                "concurrency": first.concurrency,
+                "criterion": first.criterion,
+                "value": first.value,
+                "limit": first.limit,
+                "level": first.level,
+                "burst_only": first.burst_only,
+            },
+            "knee": verdict.knee,
+            "met": verdict.met,
+            "monotone": verdict.monotone,
+            "words": "; ".join(filter(None, words)) or verdict.words,
+            "slo": dict(plan.slo),
+            "url": plan.url,
+            "model": profile.model or plan.model,
+            "api": plan.api,
+            "prompts": "ids" if profile.use_ids else "text",
+            "refused": list(profile.refused),
+            "directory": str(self._files.directory) if self._files is not None else None,
+        }
+
+
+class LoadThread:
+    """A run in a thread of its own; `on_event` is called in that thread."""
+
+    def __init__(self, plan: Plan, options: RunOptions, on_event: Callable[[Event], None]) -> None:
+        self.result: Mapping[str, Any] | None = None
+        self.error: BaseException | None = None
+        self._plan, self._options, self._on_event = plan, options, on_event
+        self._run: LoadRun | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._main, name="llmtop-load", daemon=True)
+
+    def start(self) -> None:
+        """Begins the run."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the load at once, from any thread; the result still comes."""
+        with self._lock:
+            self._stopped = True
+            if self._loop is not None and self._run is not None:
+                with contextlib.suppress(RuntimeError):  # the loop has just ended by itself
+                    self._loop.call_soon_threadsafe(self._run.stop)
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Waits for the end; whether it has come."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def running(self) -> bool:
+        """Whether the run goes on."""
+        return self._thread.is_alive()
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._work())
+        except BaseException as error:
+            self.error = error
+
+    async def _work(self) -> None:
+        run = LoadRun(self._plan, self._options, self._on_event)
+        with self._lock:
+            self._run, self._loop = run, asyncio.get_running_loop()
+            if self._stopped:
+                run.stop()
+        self.result = await run.run()

@@ -1,0 +1,187 @@
+"""The eight scenarios, the plans they make, and the `vllm bench serve` commands that do the same."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from llmtop.load.plan import DEFAULT_SLO, ROUTES, Level, Plan
+
+_DOUBLING = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a person may change of a scenario; None keeps the scenario's own default."""
+
+    concurrencies: tuple[int, ...] | None = None
+    num_prompts: int | None = None
+    input_len: int | None = None
+    output_len: int | None = None
+    request_rates: tuple[float, ...] | None = None
+    burstiness: float = 1.0
+    duration_s: float | None = None
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A named kind of load test: what it is called, what it shows, how it makes its levels."""
+
+    name: str
+    title: str
+    shows: str
+    levels: Callable[[Options], list[Level]]
+    adaptive: bool = False
+    climbs: bool = True  # its levels differ in load alone, so that one of them can be the sweet spot
+
+
+def _closed(options: Options, c: int, prompts: int, size: tuple[int, int], name: str | None = None) -> Level:
+    """A closed-loop level; `size` is the scenario's own input and output length."""
+    return Level(
+        name=name or f"c={c}",
+        concurrency=c,
+        num_prompts=options.num_prompts or prompts,
+        input_len=options.input_len or size[0],
+        output_len=options.output_len or size[1],
+        duration_s=options.duration_s,
+    )
+
+
+def _sweep(options: Options) -> list[Level]:
+    return [_closed(options, c, 64, (2048, 128)) for c in options.concurrencies or (1, 4, 8, 16, 32)]
+
+
+def _quick(options: Options) -> list[Level]:
+    levels = [_closed(options, c, 4 * c, (2048, 128)) for c in options.concurrencies or _DOUBLING]
+    return [replace(level, duration_s=options.duration_s or 20.0) for level in levels]
+
+
+def _single(options: Options) -> list[Level]:
+    """Like llama-bench: prompt processing at three sizes, generation at three depths, and a short ping."""
+    repeats, c = options.num_prompts or 5, 1
+    sizes = [("ping", 16, 1), ("pp512", 512, 1), ("pp2048", 2048, 1), ("pp8192", 8192, 1)]
+    output = options.output_len or 128
+    sizes += [(f"tg{output}@d{depth}", max(depth, 16), output) for depth in (0, 2048, 8192)]
+    return [Level(name, c, repeats, tokens_in, tokens_out) for name, tokens_in, tokens_out in sizes]
+
+
+def _output(options: Options) -> list[Level]:
+    lengths = (64, 128, 256, 512, 1024) if options.output_len is None else (options.output_len,)
+    return [
+        _closed(replace(options, output_len=n), c, 4 * c, (256, n), f"out {n} c={c}")
+        for c in options.concurrencies or (1, 4)
+        for n in lengths
+    ]
+
+
+def _context(options: Options) -> list[Level]:
+    lengths = (5000, 10_000, 20_000, 32_000) if options.input_len is None else (options.input_len,)
+    return [
+        _closed(replace(options, input_len=n), c, 2 * c, (n, 128), f"in {n} c={c}")
+        for n in lengths
+        for c in options.concurrencies or (1, 4)
+    ]
+
+
+def _soak(options: Options) -> list[Level]:
+    boxed = replace(options, duration_s=options.duration_s or 1800.0)
+    return [_closed(boxed, c, 20_000, (2048, 128)) for c in options.concurrencies or (8,)]
+
+
+def _rate(options: Options) -> list[Level]:
+    cap = max(options.concurrencies or (256,))
+    return [
+        replace(
+            _closed(options, cap, 64, (2048, 128), f"{rate:g} req/s"),
+            request_rate=rate,
+            burstiness=options.burstiness,
+        )
+        for rate in options.request_rates or (0.5, 1.0, 2.0)
+    ]
+
+
+def _burst(options: Options) -> list[Level]:
+    return [_closed(options, c, c, (2048, 128)) for c in options.concurrencies or (1, 4, 8, 16, 32)]
+
+
+SCENARIOS: Mapping[str, Scenario] = {
+    s.name: s
+    for s in (
+        Scenario("sweep", "Concurrency sweep", "how many users at once; the figures of vllm bench serve", _sweep),
+        Scenario("quick", "Quick sweep", "doubles the users until limits fail or gains end", _quick, True),
+        Scenario(
+            "single", "Single user", "prompt and generation speed for one user, as llama-bench", _single, climbs=False
+        ),
+        Scenario(
+            "output",
+            "Output length",
+            "short to long answers, one after another and four at once",
+            _output,
+            climbs=False,
+        ),
+        Scenario(
+            "context", "Context length", "long prompts, one after another and four at once", _context, climbs=False
+        ),
+        Scenario("soak", "Soak", "drift of speed, heat and errors under steady load", _soak),
+        Scenario("rate", "Request rate", "requests at a given rate, latency from the scheduled time", _rate),
+        Scenario("burst", "Burst", "everybody at once: what the first wave waits", _burst),
+    )
+}
+
+
+def build(scenario: str, base: Plan, options: Options | None = None) -> Plan:
+    """`base` with the levels of `scenario`; raises `KeyError` for an unknown name.
+
+    The default limits are about users at once: where levels differ in size, only limits asked for remain.
+    """
+    chosen, options = SCENARIOS[scenario], options or Options()
+    levels = chosen.levels(options)
+    if options.max_model_len is not None:
+        levels = _fitting(levels, options.max_model_len)
+    slo = base.slo if chosen.climbs or base.slo != DEFAULT_SLO else {}
+    return replace(base, scenario=scenario, levels=tuple(levels), adaptive=chosen.adaptive, slo=slo)
+
+
+def _fitting(levels: Sequence[Level], max_model_len: int) -> list[Level]:
+    """The levels with prompts cut to what the model takes; of levels that become equal, the first."""
+    out: dict[tuple[int, int, float | None, int, str], Level] = {}
+    for level in levels:
+        room = max(max_model_len - level.output_len, 1)
+        fits = level if level.input_len <= room else _cut(level, room)
+        key = (fits.concurrency, fits.input_len, fits.request_rate, fits.output_len, fits.name)
+        out.setdefault(key, fits)
+    return list(out.values())
+
+
+def _cut(level: Level, room: int) -> Level:
+    name = level.name
+    for shown in (f"pp{level.input_len}", f"in {level.input_len}"):
+        name = name.replace(shown, shown.replace(str(level.input_len), str(room)))
+    return replace(level, input_len=room, name=name.replace(f"@d{level.input_len}", f"@d{room}"))
+
+
+def bench_commands(plan: Plan, model: str | None = None) -> list[str]:
+    """The `vllm bench serve` command of each level, to be pasted into a shell; a key is never in it.
+
+    Seeds differ per level: with one seed, vLLM's prefix cache would serve the prompts of the level before.
+    """
+    return [_bench_command(plan, level, i, model or plan.model) for i, level in enumerate(plan.levels)]
+
+
+def _bench_command(plan: Plan, level: Level, index: int, model: str | None) -> str:
+    chat = plan.api == "chat"
+    words = ["vllm", "bench", "serve", "--backend", "openai-chat" if chat else "vllm"]
+    words += ["--base-url", plan.url, "--endpoint", ROUTES[plan.api]]
+    words += ["--model", model] if model else []
+    words += ["--dataset-name", "random", "--random-input-len", str(level.input_len)]
+    words += ["--random-output-len", str(level.output_len), "--num-prompts", str(level.num_prompts)]
+    words += ["--max-concurrency", str(level.concurrency), "--seed", str(plan.seed + index)]
+    if level.request_rate is not None:
+        words += ["--request-rate", f"{level.request_rate:g}", "--burstiness", f"{level.burstiness:g}"]
+    words += ["--ignore-eos"] if plan.ignore_eos else []
+    words += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,95,99"]
+    if plan.goodput_ms:
+        words += ["--goodput", *(f"{name}:{limit:g}" for name, limit in plan.goodput_ms.items())]
+    return shlex.join([*words, "--save-result", "--save-detailed"])

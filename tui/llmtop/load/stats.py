@@ -1,0 +1,171 @@
+"""The arithmetic of `vllm bench serve`, and what llmtop adds to it.
+
+The first half gives the same numbers under the same names as `vllm bench serve --save-result` (0.33.0):
+numpy's linear percentiles, population standard deviation, peaks per whole second; milliseconds out. The
+second half is llmtop's own: exact concurrency, the steady window, tokens weighted by chunk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from llmtop.load.records import RequestRecord
+
+PERCENTILES = (50.0, 90.0, 95.0, 99.0)
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The percentile of ascending values by numpy's `linear` method; `ordered` must not be empty."""
+    position = (len(ordered) - 1) * percent / 100
+    low = min(int(position), len(ordered) - 1)
+    high = min(low + 1, len(ordered) - 1)
+    step, share = ordered[high] - ordered[low], position - low
+    return ordered[high] - step * (1 - share) if share >= 0.5 else ordered[low] + step * share
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """The arithmetic mean; None without values."""
+    return math.fsum(values) / len(values) if values else None
+
+
+def spread(name: str, values: Sequence[float], percents: Sequence[float] = PERCENTILES) -> dict[str, float]:
+    """vLLM's keys `mean_X_ms median_X_ms std_X_ms pNN_X_ms` of values in seconds; all 0 without values."""
+    ordered = sorted(values) or [0.0]
+    average = math.fsum(ordered) / len(ordered)
+    variance = math.fsum((value - average) ** 2 for value in ordered) / len(ordered)
+    out = {
+        f"mean_{name}_ms": average * 1000,
+        f"median_{name}_ms": percentile(ordered, 50) * 1000,
+        f"std_{name}_ms": math.sqrt(variance) * 1000,
+    }
+    return out | {f"p{percent:g}_{name}_ms": percentile(ordered, percent) * 1000 for percent in percents}
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One successful request as vLLM's statistics see it: seconds and token counts."""
+
+    start_s: float
+    ttft_s: float
+    itls_s: Sequence[float]
+    latency_s: float
+    input_tokens: int
+    output_tokens: int
+    first_tokens: int = 1
+
+    @property
+    def tpot_s(self) -> float | None:
+        """vLLM's time per output token, (latency - TTFT)/(tokens - 1); None for a single token."""
+        if self.output_tokens <= 1:
+            return None
+        return (self.latency_s - self.ttft_s) / (self.output_tokens - 1)
+
+    @property
+    def decode_s(self) -> float | None:
+        """Time per token after the first chunk, whose tokens came at once; None when nothing came later."""
+        later = self.output_tokens - max(self.first_tokens, 1)
+        return (self.latency_s - self.ttft_s) / later if later > 0 and self.itls_s else None
+
+
+def timing(record: RequestRecord) -> Timing | None:
+    """The timing of a successful request, else None."""
+    if not record.ok or record.ttft_s is None:
+        return None
+    return Timing(
+        start_s=record.start_s,
+        ttft_s=record.ttft_s,
+        itls_s=record.itls_s,
+        latency_s=record.latency_s,
+        input_tokens=record.asked_prompt if record.prompt_tokens is None else record.prompt_tokens,
+        output_tokens=record.output,
+        first_tokens=record.first_tokens or 1,
+    )
+
+
+def vllm_aggregates(
+    timings: Sequence[Timing], duration_s: float, percents: Sequence[float] = PERCENTILES
+) -> dict[str, float]:
+    """The computed keys of `vllm bench serve`; `duration_s` runs from its start to its last answer."""
+    tokens_in = sum(t.input_tokens for t in timings)
+    tokens_out = sum(t.output_tokens for t in timings)
+    tokens_per_s, requests = peaks_per_second(timings)
+    out: dict[str, float] = {
+        "completed": len(timings),
+        "total_input_tokens": tokens_in,
+        "total_output_tokens": tokens_out,
+        "request_throughput": len(timings) / duration_s,
+        "output_throughput": tokens_out / duration_s,
+        "total_token_throughput": (tokens_in + tokens_out) / duration_s,
+        "max_output_tokens_per_s": tokens_per_s,
+        "max_concurrent_requests": requests,
+    }
+    out |= spread("ttft", [t.ttft_s for t in timings], percents)
+    out |= spread("tpot", [tpot for t in timings if (tpot := t.tpot_s) is not None], percents)
+    out |= spread("itl", [gap for t in timings for gap in t.itls_s], percents)
+    return out | spread("e2el", [t.latency_s for t in timings], percents)
+
+
+def peaks_per_second(timings: Sequence[Timing]) -> tuple[float, int]:
+    """vLLM's peaks: chunks in the fullest whole second, and requests that touch the fullest whole second.
+
+    The first counts chunks as tokens, the second counts a request in every second it touches, so that "peak
+    concurrent" can exceed the concurrency; `peak_concurrency` is the exact one.
+    """
+    if not timings:
+        return 0.0, 0
+    begin = min(t.start_s for t in timings)
+    end = max(t.start_s + t.latency_s for t in timings)
+    chunks = [0] * (math.ceil(end - begin) + 1)
+    requests = list(chunks)
+    for t in timings:
+        now = t.start_s + t.ttft_s
+        for gap in (0.0, *t.itls_s):
+            now += gap
+            if 0 <= (second := int(now - begin)) < len(chunks):
+                chunks[second] += 1
+        for second in range(int(t.start_s - begin), int(t.start_s + t.latency_s - begin) + 1):
+            requests[second] += 1
+    return float(max(chunks)), max(requests)
+
+
+def good_requests(timings: Sequence[Timing], limits_ms: Mapping[str, float]) -> int:
+    """Requests within every limit of `--goodput` (`ttft`, `tpot`, `e2el`, in milliseconds)."""
+
+    def good(t: Timing) -> bool:
+        seconds = {"ttft": t.ttft_s, "tpot": t.tpot_s or 0.0, "e2el": t.latency_s}
+        return all(seconds[name] * 1000 <= limit for name, limit in limits_ms.items())
+
+    return sum(map(good, timings))
+
+
+def peak_concurrency(records: Sequence[RequestRecord]) -> int:
+    """The most requests in flight at one instant, exactly."""
+    steps = [(r.start_s, 1) for r in records] + [(r.end_s, -1) for r in records]
+    peak = now = 0
+    for _, step in sorted(steps):  # at equal times the end (-1) comes first
+        now += step
+        peak = max(peak, now)
+    return peak
+
+
+def steady_window(records: Sequence[RequestRecord]) -> tuple[float, float] | None:
+    """From the last first token of the first wave to the launch of the last request; None if empty."""
+    firsts = [r.start_s + r.ttft_s for r in records if r.first_wave and r.ttft_s is not None]
+    if not firsts:
+        return None
+    begin, end = max(firsts), max(r.start_s for r in records)
+    return (begin, end) if end > begin else None
+
+
+def tokens_between(timings: Sequence[Timing], begin_s: float, end_s: float) -> float:
+    """Output tokens in a span; a request's tokens are spread evenly over its chunks."""
+    total = 0.0
+    for t in timings:
+        weight = t.output_tokens / (1 + len(t.itls_s))
+        now = t.start_s + t.ttft_s
+        for gap in (0.0, *t.itls_s):
+            now += gap
+            total += weight if begin_s <= now < end_s else 0.0
+    return total

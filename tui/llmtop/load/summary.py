@@ -1,0 +1,188 @@
+"""The result of one level: vLLM's keys by vLLM's arithmetic, and llmtop's own beside them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmtop.load import stats
+from llmtop.load.completion import Outcome
+from llmtop.load.counters import ServerCounters
+from llmtop.load.plan import Level, Plan
+from llmtop.load.prompts import Profile
+from llmtop.load.records import RequestRecord
+from llmtop.load.vitals import Vitals
+
+ARRAYS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerWatch:
+    """Extremes seen at the server during a level; None = unknown. Watts are a mean, joules the level's."""
+
+    kv_max: float | None = None
+    waiting_max: int | None = None
+    running_max: int | None = None
+    headroom_min_bytes: int | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRaw:
+    """Everything known about a level that has ended."""
+
+    plan: Plan
+    profile: Profile
+    level: Level
+    first: bool
+    records: tuple[RequestRecord, ...]
+    t0_s: float
+    date: str
+    stopped: str | None = None
+    interrupted: bool = False
+    warm_up: RequestRecord | None = None
+    workers: tuple[Vitals, ...] = ()
+    before: ServerCounters | None = None
+    after: ServerCounters | None = None
+    watch: ServerWatch = ServerWatch()
+    max_num_seqs: int | None = None
+
+    @property
+    def timings(self) -> list[stats.Timing]:
+        """The timings of the successful requests, in order of index."""
+        return [t for record in self.records if (t := stats.timing(record)) is not None]
+
+
+def level_result(raw: LevelRaw) -> dict[str, Any]:
+    """The keys of `vllm bench serve` without its detailed arrays, then llmtop's."""
+    end = max((record.end_s for record in raw.records), default=raw.t0_s)
+    duration = max(end - raw.t0_s, 1e-9)
+    timings = raw.timings
+    aggregates = stats.vllm_aggregates(timings, duration)
+    goodput = stats.good_requests(timings, raw.plan.goodput_ms) / duration if raw.plan.goodput_ms else None
+    vllm = _header(raw) | {"duration": duration} | aggregates | {"request_goodput": goodput, "rtfx": 0.0}
+    vllm["failed"] = sum(not r.ok and r.outcome is not Outcome.CANCELLED for r in raw.records)
+    vllm["latencies"] = [record.latency_s for record in raw.records]
+    vllm["queue_times"] = [record.late_s for record in raw.records]
+    return vllm | dict(raw.plan.metadata) | _ours(raw, timings, aggregates)
+
+
+def detailed_arrays(raw: LevelRaw) -> dict[str, list[Any]]:
+    """vLLM's `--save-detailed`, one entry per request; texts are not kept."""
+    records = raw.records
+    return {
+        "input_lens": [r.asked_prompt if r.prompt_tokens is None else r.prompt_tokens for r in records],
+        "output_lens": [r.output if r.ok else 0 for r in records],
+        "ttfts": [r.ttft_s or 0.0 for r in records],
+        "itls": [list(r.itls_s) for r in records],
+        "start_times": [r.start_s for r in records],
+        "generated_texts": ["" for _ in records],
+        "errors": ["" if r.ok else f"{r.outcome}: {r.message}".rstrip(": ") for r in records],
+    }
+
+
+def _header(raw: LevelRaw) -> dict[str, Any]:
+    level, backend = raw.level, "openai-chat" if raw.plan.api == "chat" else "openai"
+    model = raw.profile.model or raw.plan.model
+    return {
+        "date": raw.date,
+        "endpoint_type": backend,
+        "backend": backend,
+        "label": None,
+        "model_id": model,
+        "tokenizer_id": model,
+        "num_prompts": level.num_prompts if level.duration_s is None else len(raw.records),
+        "request_rate": "inf" if level.request_rate is None else level.request_rate,
+        "burstiness": level.burstiness,
+        "max_concurrency": level.concurrency,
+    }
+
+
+def _ours(raw: LevelRaw, timings: Sequence[stats.Timing], vllm: Mapping[str, Any]) -> dict[str, Any]:
+    counted = [r for r in raw.records if r.outcome is not Outcome.CANCELLED]
+    chunks = sum(1 + len(t.itls_s) for t in timings)
+    tokens = int(vllm["total_output_tokens"])
+    watch = raw.watch
+    return {
+        "level": raw.level.name,
+        "concurrency": raw.level.concurrency,
+        "request_rate_value": raw.level.request_rate,
+        "input_len": raw.level.input_len,
+        "output_len": raw.level.output_len,
+        "interrupted": raw.interrupted,
+        "stopped": raw.stopped,
+        "user_tok_s": _user_tok_s(raw.level, timings, vllm),
+        "decode_tok_s": _decode_tok_s(timings),
+        **_ttft_by_wave(raw),
+        "attainment": _attainment(counted, raw.plan.slo),
+        "tokens_per_chunk": tokens / chunks if chunks else None,
+        **_drift(timings),
+        "peak_concurrency": stats.peak_concurrency(raw.records),
+        "kv_max": watch.kv_max,
+        "waiting_max": watch.waiting_max,
+        "running_max": watch.running_max,
+        "headroom_min_bytes": watch.headroom_min_bytes,
+        "power_w": watch.power_w,
+        "joules_per_token": watch.energy_j / tokens if watch.energy_j is not None and tokens else None,
+        "retried": sum(record.retried for record in raw.records),
+        "late_max_s": max((record.late_s for record in raw.records), default=None),
+        "errors": dict(Counter(str(r.outcome) for r in raw.records if not r.ok)),
+    }
+
+
+def _user_tok_s(level: Level, timings: Sequence[stats.Timing], vllm: Mapping[str, Any]) -> float | None:
+    """What one user gets end to end: the total over the users, or in an open loop the mean over requests."""
+    if not timings:
+        return None
+    if level.request_rate is None:
+        return float(vllm["output_throughput"]) / level.concurrency
+    return stats.mean([t.output_tokens / t.latency_s for t in timings if t.latency_s > 0])
+
+
+def _decode_tok_s(timings: Sequence[stats.Timing]) -> float | None:
+    per_token = stats.mean([decode for t in timings if (decode := t.decode_s) is not None])
+    return 1 / per_token if per_token else None
+
+
+def _ttft_by_wave(raw: LevelRaw) -> dict[str, Any]:
+    """P99 and mean TTFT of the first wave, and of requests launched after its last first token (seconds)."""
+    window = stats.steady_window(raw.records)
+    good = [record for record in raw.records if record.ok and record.ttft_s is not None]
+    burst = [record.ttft_s or 0.0 for record in good if record.first_wave]
+    steady = [r.ttft_s or 0.0 for r in good if window and not r.first_wave and r.start_s >= window[0]]
+    rate = stats.tokens_between(raw.timings, *window) / (window[1] - window[0]) if window else None
+    return {
+        "ttft_burst": stats.percentile(sorted(burst), 99) if burst else None,
+        "ttft_burst_mean": stats.mean(burst),
+        "ttft_steady": stats.percentile(sorted(steady), 99) if steady else None,
+        "ttft_steady_mean": stats.mean(steady),
+        "ttft_steady_n": len(steady),
+        "steady_tok_s": rate,
+    }
+
+
+def _drift(timings: Sequence[stats.Timing]) -> dict[str, float | None]:
+    """How the last quarter of the level differs from the first, as a share: tok/s and mean TTFT."""
+    if len(timings) < 20:
+        return {"drift_tok_s": None, "drift_ttft": None}
+    ordered = sorted(timings, key=lambda t: t.start_s)
+    quarter, begin = len(ordered) // 4, ordered[0].start_s
+    span = (ordered[-1].start_s - begin) / 4
+    early, late = (stats.tokens_between(ordered, begin + k * span, begin + (k + 1) * span) for k in (0, 3))
+    first, last = (stats.mean([t.ttft_s for t in part]) for part in (ordered[:quarter], ordered[-quarter:]))
+    return {
+        "drift_tok_s": late / early - 1 if early else None,
+        "drift_ttft": last / first - 1 if first and last is not None else None,
+    }
+
+
+def _attainment(records: Sequence[RequestRecord], slo: Mapping[str, float]) -> float | None:
+    """The share of requests, failed ones included, whose TTFT keeps the strictest TTFT limit."""
+    limits = [limit for name, limit in slo.items() if name.startswith("ttft_")]
+    if not limits or not records:
+        return None
+    limit = min(limits)
+    return sum(r.ok and r.ttft_s is not None and r.ttft_s <= limit for r in records) / len(records)

@@ -1,0 +1,260 @@
+"""From the table of levels to the answer: sweet spot, first failing level, knee, and the words for them.
+
+Works on level results (see `summary`). Limits are named criteria: `>=` for speeds, `<=` for times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmtop.model.units import rate, seconds
+
+LevelResult = Mapping[str, Any]
+KNEE_SHARE = 0.9
+
+
+class BadLimit(ValueError):
+    """A limit that cannot be read or is not a known criterion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One measurable property of a level; `scale` brings the result's unit to the limit's."""
+
+    key: str
+    least: bool  # True: at least the limit; False: at most
+    words: str
+    scale: float = 1.0
+    time: bool = False
+
+    def value(self, level: LevelResult) -> float | None:
+        """The level's value in the limit's unit; None when unknown (latencies of no request are)."""
+        value = level.get(self.key)
+        if value is None or (self.key.endswith("_ms") and not level["completed"]):
+            return None
+        return float(value) * self.scale
+
+    def met(self, level: LevelResult, limit: float) -> bool:
+        """Whether the level keeps the limit; an unknown value does not."""
+        value = self.value(level)
+        return value is not None and (value >= limit if self.least else value <= limit)
+
+    def show(self, value: float | None) -> str:
+        """The value in words, with its unit."""
+        if self.time:
+            return seconds(value)
+        return f"{value:g}" if self.key == "failed" and value is not None else rate(value)
+
+
+def _latencies() -> dict[str, Criterion]:
+    """`ttft_p99` and its like: every latency by mean and percentile, in seconds."""
+    names = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL", "e2e": "E2EL"}
+    kinds = {"mean": "mean", "p50": "P50", "p90": "P90", "p95": "P95", "p99": "P99"}
+    return {
+        f"{name}_{kind}": Criterion(
+            f"{kind}_{'e2el' if name == 'e2e' else name}_ms", False, f"{words} {shown}", 0.001, True
+        )
+        for name, shown in names.items()
+        for kind, words in kinds.items()
+    }
+
+
+CRITERIA: Mapping[str, Criterion] = {
+    "user_tok_s": Criterion("user_tok_s", True, "tok/s per user"),
+    "decode_tok_s": Criterion("decode_tok_s", True, "decode tok/s per user"),
+    "tok_s": Criterion("output_throughput", True, "tok/s"),
+    "attainment": Criterion("attainment", True, "attainment"),
+    "ttft_burst": Criterion("ttft_burst", False, "burst TTFT", 1.0, True),
+    "ttft_steady": Criterion("ttft_steady", False, "steady TTFT", 1.0, True),
+    "errors": Criterion("failed", False, "errors"),
+    **_latencies(),
+}
+
+_UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0}
+
+
+def parse_slo(text: str) -> dict[str, float]:
+    """Limits of `ttft_p99=4s,user_tok_s=6`; times in seconds; raises `BadLimit`."""
+    limits: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, sign, value = part.partition("=")
+        name = name.strip().lower()
+        if not sign or name not in CRITERIA:
+            known = " ".join(CRITERIA)
+            raise BadLimit(f"{part!r}: write NAME=LIMIT with a NAME of {known}")
+        limits[name] = _limit(value.strip(), CRITERIA[name])
+    if not limits:
+        raise BadLimit("no limit given")
+    return limits
+
+
+def _limit(text: str, criterion: Criterion) -> float:
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyz/%")
+    unit = text[len(number) :]
+    allowed = _UNITS if criterion.time else {"tok/s": 1.0, "%": 0.01}
+    try:
+        value = float(number) * (allowed[unit] if unit else 1.0)
+    except (ValueError, KeyError):
+        raise BadLimit(f"{text!r} is no limit for {criterion.words}") from None
+    if not 0 <= value < float("inf"):
+        raise BadLimit(f"{text!r} is no limit for {criterion.words}")
+    return value
+
+
+def parse_goodput(texts: Sequence[str]) -> dict[str, float]:
+    """vLLM's `--goodput ttft:4000 tpot:100 e2el:9000`, in milliseconds; raises `BadLimit`."""
+    limits: dict[str, float] = {}
+    for text in texts:
+        name, sign, value = text.partition(":")
+        try:
+            limits[name] = float(value)
+        except ValueError:
+            sign = ""
+        if not sign or name not in ("ttft", "tpot", "e2el") or limits[name] < 0:
+            raise BadLimit(f"{text!r}: write ttft:MS, tpot:MS or e2el:MS")
+    return limits
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFail:
+    """The first level that breaks a limit, the limit, and the value that broke it."""
+
+    level: str
+    concurrency: int
+    criterion: str
+    value: float | None
+    limit: float
+    burst_only: bool = False  # only the first wave failed: the steady TTFT would pass
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer; `sweet_spot` and `knee` are concurrencies (requests/s in an open loop), None where none is."""
+
+    sweet_spot: float | None
+    first_fail: FirstFail | None
+    knee: float | None
+    met: bool
+    words: str
+    monotone: bool = True  # no level passes after one that failed
+
+
+def failure(level: LevelResult, slo: Mapping[str, float]) -> FirstFail | None:
+    """The first limit that a level breaks; errors are never allowed unless a limit says so."""
+    for name, limit in {"errors": 0.0, **slo}.items():
+        criterion = CRITERIA[name]
+        if not criterion.met(level, limit):
+            steady = level.get("ttft_steady")
+            burst_only = name.startswith("ttft_") and steady is not None and steady <= limit
+            value = criterion.value(level)
+            return FirstFail(level["level"], level["concurrency"], name, value, limit, burst_only)
+    return None
+
+
+def judge(levels: Sequence[LevelResult], slo: Mapping[str, float], climbs: bool = True) -> Verdict:
+    """The verdict on the levels that ran to their end, in the order of their load.
+
+    `climbs` says that levels differ in load alone; where they differ in size there is no sweet spot, and
+    `met` asks every level instead of the lightest.
+    """
+    whole = [level for level in levels if not level["interrupted"]]
+    if climbs:
+        whole.sort(key=lambda level: (level["concurrency"], level["request_rate_value"] or 0.0))
+    fails = [failure(level, slo) for level in whole]
+    good = next((i for i, fail in enumerate(fails) if fail is not None), len(whole))
+    first = fails[good] if good < len(whole) else None
+    sweet = whole[good - 1] if climbs and good else None
+    return Verdict(
+        sweet_spot=_load(sweet) if sweet else None,
+        first_fail=first,
+        knee=_knee(whole) if climbs else None,
+        met=bool(whole) and (good > 0 if climbs else first is None),
+        words=_words(whole, sweet, first, slo),
+        monotone=all(fail is not None for fail in fails[good:]),
+    )
+
+
+def _load(level: LevelResult) -> float:
+    """What a level is on the axis of its sweep."""
+    rate_value: float | None = level["request_rate_value"]
+    concurrency: int = level["concurrency"]
+    return concurrency if rate_value is None else rate_value
+
+
+def _knee(levels: Sequence[LevelResult]) -> float | None:
+    """The smallest load with 90 % of the best total throughput."""
+    best = max((level["output_throughput"] for level in levels), default=0.0)
+    if best <= 0:
+        return None
+    enough = (level for level in levels if level["output_throughput"] >= KNEE_SHARE * best)
+    return _load(next(enough))
+
+
+def _words(
+    levels: Sequence[LevelResult],
+    sweet: LevelResult | None,
+    first: FirstFail | None,
+    slo: Mapping[str, float],
+) -> str:
+    """One or two sentences: what the sweet spot gives, and what fails after it."""
+    parts: list[str] = []
+    if sweet is not None:
+        times = f" ({sweet['output_throughput'] / alone:.1f}x one user)" if (alone := _alone(levels)) else ""
+        parts.append(
+            f"{sweet['level']}: {rate(sweet['output_throughput'])} tok/s{times}, "
+            f"{rate(sweet['user_tok_s'])} each, P99 TTFT {seconds(sweet['p99_ttft_ms'] / 1000)}."
+        )
+    if first is not None:
+        parts.append(_fail_words(first))
+    elif levels:
+        parts.append("Every level keeps the limits." if slo else "No limits asked.")
+    return " ".join(parts) or "No level ran to its end."
+
+
+def _alone(levels: Sequence[LevelResult]) -> float | None:
+    return next((level["output_throughput"] for level in levels if level["concurrency"] == 1), None) or None
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """A line as llama-bench prints it: `pp2048 4170.3 ± 12.1`, tokens per second."""
+
+    name: str
+    tok_s: float
+    deviation: float
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.tok_s:,.1f} ± {self.deviation:.1f}"
+
+
+def single_user(levels: Sequence[LevelResult]) -> list[Speed]:
+    """Prompt and generation speeds of the single-user scenario.
+
+    A prompt's speed is taken against the ping: (P - P0)/(TTFT - TTFT0), so that what every request costs
+    drops out. The deviation follows from that of the times.
+    """
+    ping = next((level for level in levels if level["level"] == "ping" and level["completed"]), None)
+    found = (_speed(level, ping) for level in levels if level["completed"] and level is not ping)
+    return [speed for speed in found if speed is not None]
+
+
+def _speed(level: LevelResult, ping: LevelResult | None) -> Speed | None:
+    if level["output_len"] > 1:
+        tpot_ms = level["mean_tpot_ms"]
+        return Speed(level["level"], 1000 / tpot_ms, 1000 / tpot_ms**2 * level["std_tpot_ms"]) if tpot_ms else None
+    tokens, spent_ms = level["input_len"], level["mean_ttft_ms"]
+    if ping is not None:
+        tokens, spent_ms = tokens - ping["input_len"], spent_ms - ping["mean_ttft_ms"]
+    if spent_ms <= 0 or tokens <= 0:
+        return None
+    speed = tokens / spent_ms * 1000
+    return Speed(level["level"], speed, speed * level["std_ttft_ms"] / spent_ms)
+
+
+def _fail_words(first: FirstFail) -> str:
+    criterion = CRITERIA[first.criterion]
+    text = f"{first.level} fails: {criterion.words} {criterion.show(first.value)}"
+    text += "" if first.criterion == "errors" else f" (limit {criterion.show(first.limit)})"
+    return text + (", burst only: the steady TTFT would pass." if first.burst_only else ".")

@@ -1,0 +1,134 @@
+"""What the load screen knows of a run: the events of the load thread, folded."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmtop.load.events import (
+    Draining,
+    Event,
+    Finished,
+    FirstToken,
+    LevelDone,
+    LevelStarted,
+    Preflighted,
+    Progress,
+    RequestDone,
+    Warned,
+)
+from llmtop.load.plan import Plan
+from llmtop.load.runner import LoadThread, RunOptions
+
+TREND = 240
+
+
+@dataclass(slots=True)
+class LoadState:
+    """One run from its start to its result."""
+
+    plan: Plan
+    phase: str = "preflight"  # preflight, level, stopping, draining, finished, failed
+    progress: Progress | None = None
+    done: list[Mapping[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    first_tokens: list[FirstToken] = field(default_factory=list)
+    client: deque[float | None] = field(default_factory=lambda: deque(maxlen=TREND))
+    server: deque[float | None] = field(default_factory=lambda: deque(maxlen=TREND))
+    drain: Draining | None = None
+    result: Mapping[str, Any] | None = None
+    error: str | None = None
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def active(self) -> bool:
+        """Whether load may still be on the server."""
+        return self.phase not in ("finished", "failed")
+
+    def take(self, event: Event) -> str | None:
+        """Fold an event in; returns the text of a mark for the charts when one is due."""
+        match event:
+            case LevelStarted(_, level, _):
+                self.phase, self.first_tokens = "level", []
+                return f"load {level.name}"
+            case Progress():
+                self._progress(event)
+            case LevelDone(_, result):
+                self.done.append(result)
+            case Draining():
+                self.phase, self.drain = "draining", event
+            case Warned(text):
+                self.warnings = [*self.warnings[-4:], text]
+            case Finished(result):
+                self.phase, self.result = "finished", result
+                return "load ends"
+            case Preflighted() | RequestDone():
+                pass
+        return None
+
+    def _progress(self, event: Progress) -> None:
+        self.progress = event
+        self.first_tokens.extend(event.first_tokens)
+        self.client.append(event.tok_s)
+        self.server.append(event.server_tok_s)
+
+
+class LoadControl:
+    """Owns the run: starts it, stops it, and takes its events from the load thread through an inbox."""
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self.state: LoadState | None = None
+        self._thread: LoadThread | None = None
+        self._inbox: deque[Event] = deque()
+        self._wake = wake
+
+    @property
+    def running(self) -> bool:
+        """Whether a run goes on."""
+        return self._thread is not None and self._thread.running
+
+    def start(self, plan: Plan, options: RunOptions) -> None:
+        """Start a run; there is one at a time."""
+        if self.running:
+            return
+        self._inbox.clear()
+        self.state = LoadState(plan)
+        self._thread = LoadThread(plan, options, self._arrived)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No new requests from now on, open ones are closed."""
+        if self._thread is not None and self.running:
+            self._thread.stop()
+            if self.state is not None and self.state.active:
+                self.state.phase = "stopping"
+
+    def leave(self, timeout_s: float) -> None:
+        """Stop and wait a moment: the worker dies with this process in any case."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _arrived(self, event: Event) -> None:
+        """In the load thread."""
+        self._inbox.append(event)
+        self._wake()
+
+    def drain(self) -> list[str]:
+        """Fold what has come in; the marks that are due."""
+        state = self.state
+        if state is None:
+            return []
+        stopping = state.phase == "stopping"
+        marks = []
+        while self._inbox:
+            mark = state.take(self._inbox.popleft())
+            marks += [mark] if mark else []
+        if stopping and state.phase == "level":
+            state.phase = "stopping"
+        if self._thread is not None and not self._thread.running and state.active:
+            state.phase, state.error = "failed", str(self._thread.error or "the load worker ended without a result")
+        return marks

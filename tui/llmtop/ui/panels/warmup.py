@@ -1,0 +1,188 @@
+"""The picture of a start-up: phases with their time and least headroom, the memory curve, the ledger, the advice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from llmtop.model.startup import Phase, Startup
+from llmtop.model.startup_lines import PHASES
+from llmtop.model.units import UNKNOWN, gib
+from llmtop.ui.panels.machine import gib_scale, tightest_pool
+from llmtop.ui.panels.view import LEVEL_STYLE, View, heading, pair
+from llmtop.warmup.report import WORDS, Report, read_rate
+from llmtop_widgets import glyphs
+from llmtop_widgets.gauge import gauge_line
+from llmtop_widgets.text import Line, Span, beside, crop, line
+from llmtop_widgets.timechart import chart_lines
+
+NAME = 22
+Readings = Sequence[tuple[float, int]]
+
+
+def warmup_page(
+    report: Report | None, readings: Readings, active: bool, view: View, cells: int, rows: int
+) -> list[Line]:
+    """Everything about one start-up, arranged for `cells` x `rows`."""
+    if report is None:
+        return [line(), line(Span("no start-up is being watched", "bold")), line(), *_how()]
+    lines = [_headline(report, active, cells), _memory_now(view, cells), line()]
+    wide = cells >= 110
+    left = (cells - 2) * 3 // 5 if wide else cells
+    timeline = _timeline(report, left)
+    if wide:
+        lines += beside([(timeline, left), (_ledger(report, cells - 2 - left), cells - 2 - left)], 2)
+    else:
+        lines += timeline
+    advice = [] if active else _advice(report, cells)  # the numbers are not in yet
+    tail = [*advice, *_last_lines(report.startup, cells, 3 if rows < 30 else 6)]
+    room = rows - len(lines) - len(tail) - 1
+    if not wide and room >= 16:
+        lines += [line(), *_ledger(report, cells)]
+        room = rows - len(lines) - len(tail) - 1
+    if room >= 4:
+        lines += [line(), *_curve(report.startup, readings, view, cells, min(room, 14))]
+    return [crop(content, cells) for content in [*lines, *tail][:rows]]
+
+
+def _how() -> list[Line]:
+    """How to get one."""
+    ways = (
+        ("llmtop warmup -- vllm serve MODEL …", "launch a server and watch its start"),
+        ("llmtop warmup --log FILE", "follow a log; also --container NAME, --journal UNIT"),
+        ("llmtop warmup --check -- vllm serve MODEL …", "ask before starting whether it will fit"),
+        ("llmtop demo gb10 --warmup", "see one without a GPU"),
+    )
+    return [line(Span(f"  {command:<46}", "key"), Span(words)) for command, words in ways]
+
+
+def _headline(report: Report, active: bool, cells: int) -> Line:
+    startup = report.startup
+    style = {"ready": "ok", "failed": "critical"}.get(startup.state, "info")
+    word = {"ready": "READY", "failed": "FAILED"}.get(startup.state, "STARTING" if active else "ENDED")
+    version = f"vLLM {startup.version}" if startup.version else ""
+    return pair(line(Span(f" {word} ", style), Span(f" {report.verdict}", "bold")), line(Span(version, "label")), cells)
+
+
+def _memory_now(view: View, cells: int) -> Line:
+    """Headroom now, what CUDA sees, and how long it lasts when it falls."""
+    pool = tightest_pool(view.snapshot)
+    if pool is None:
+        return line(Span("headroom ", "label"), Span(UNKNOWN))
+    spans = [
+        Span("headroom ", "label"),
+        Span(gib(pool.headroom_bytes), "bold"),
+        Span(f" of {gib(pool.total_bytes)} GiB {pool.name} ", "label"),
+        Span(f" {(pool.state or UNKNOWN).upper()} ", LEVEL_STYLE.get(pool.state or "", "dim")),
+    ]
+    if pool.kind == "unified":
+        spans += [
+            Span("  CUDA sees ", "label"),
+            Span(gib(pool.cuda_free_bytes), "value"),
+            Span("  cache gives back ", "label"),
+            Span(gib(pool.reclaimable_bytes), "value"),
+        ]
+    falling = line()
+    if pool.falling_bytes_s and pool.falling_bytes_s > 2**26:
+        empty = f", empty in {pool.empty_in_s:.0f} s" if pool.empty_in_s and pool.empty_in_s < 600 else ""
+        falling = line(Span(f"falling {gib(pool.falling_bytes_s)} GiB/s{empty}", "low"))
+    return pair(tuple(spans), falling, cells)
+
+
+def _timeline(report: Report, cells: int) -> list[Line]:
+    """A row per phase: mark, name, seconds, share of the whole, least headroom and when."""
+    startup = report.startup
+    known = {phase.name: phase for phase in startup.phases}
+    longest = max((phase.seconds or 0.0 for phase in startup.phases), default=0.0) or 1.0
+    least = min((p.min_headroom_bytes for p in startup.phases if p.min_headroom_bytes is not None), default=None)
+    bar = max(4, cells - NAME - 36)
+    lines = [
+        heading("Phases", cells, "time and least headroom of each"),
+        line(Span(f"  {'':<{NAME}}{'took':>8} {'':<{bar}}{'headroom GiB':>14}{'at':>10}", "label")),
+    ]
+    for name in PHASES:
+        lines.append(_phase_row(name, known.get(name), startup, longest, least, bar))
+    if startup.progress is not None and startup.state == "starting":
+        done, speed = startup.progress, read_rate(startup)
+        pace = f"  {speed:.2f} GiB/s" if speed else ""
+        words = f"  {done.label} {done.done}/{done.total}{pace}"
+        lines.append(line(Span(words + " ", "label"), *gauge_line(done.percent / 100, max(4, bar), "series2")))
+    return lines
+
+
+def _phase_row(name: str, phase: Phase | None, startup: Startup, longest: float, least: int | None, bar: int) -> Line:
+    glyph = glyphs.current()
+    current = startup.state == "starting" and startup.phase == name
+    failed = startup.failure is not None and (startup.failure.phase or startup.phase) == name
+    mark = glyph.cross if failed else glyph.arrow_right if current else glyph.check if phase else glyph.dotted
+    style = "critical" if failed else "accent" if current else "ok" if phase else "dim"
+    took = UNKNOWN if phase is None or phase.seconds is None else f"{phase.seconds:.1f} s"
+    share = (phase.seconds or 0.0) / longest if phase else 0.0
+    low = phase.min_headroom_bytes if phase else None
+    when = (
+        time.strftime("%H:%M:%S", time.localtime(phase.min_headroom_time)) if phase and phase.min_headroom_time else ""
+    )
+    note = " *" if phase and phase.inferred else ""
+    return line(
+        Span(f"{mark} ", style),
+        Span(f"{WORDS[name] + note:<{NAME}}", "bold" if current else "" if phase else "dim"),
+        Span(f"{took:>8} ", "value" if phase else "dim"),
+        *gauge_line(share, bar, "series2", track="axis") if phase else (Span(" " * bar),),
+        Span(f"{gib(low, 2):>14}", "low" if low is not None and low == least else "value"),
+        Span(f"{when:>10}", "label"),
+    )
+
+
+def _curve(startup: Startup, readings: Readings, view: View, cells: int, rows: int) -> list[Line]:
+    """Headroom over the whole start-up, the least of each column, a mark where a phase begins."""
+    pool = tightest_pool(view.snapshot)
+    lines = [heading("Headroom", cells, "least of each column; a line where a phase begins")]
+    width, height = cells - 7, rows - 2
+    if len(readings) < 2 or height < 1:
+        return [*lines, line(Span("no readings", "dim"))]
+    first, last = readings[0][0], max(readings[-1][0], readings[0][0] + 1.0)
+    step = (last - first) / width
+    columns: list[float | None] = [None] * width
+    for at, value in readings:
+        place = min(width - 1, int((at - first) / step))
+        held = columns[place]
+        columns[place] = value if held is None else min(held, value)
+    filled: float | None = None
+    for place, found in enumerate(columns):
+        filled = columns[place] = filled if found is None else found  # between two readings nothing was seen to change
+    marks = [int((p.began - first) / step) for p in startup.phases if p.began is not None and first < p.began < last]
+    top = float(pool.total_bytes or max(value for _, value in readings)) if pool else max(v for _, v in readings)
+    drawn = chart_lines(columns, width=width, height=height, hi=top, style="series2", marks=marks)
+    labels = {0: gib_scale(top), height - 1: "0 G"}
+    lines += [(Span(f"{labels.get(row, ''):>6} ", "axis"), *content) for row, content in enumerate(drawn)]
+    span = f"{last - first:.0f} s"
+    return [*lines, line(Span(" " * 7 + f"0 s{span:>{width - 3}}", "axis"))]
+
+
+def _ledger(report: Report, cells: int) -> list[Line]:
+    """Where the memory went, each figure with its origin, the unexplained rest as a line of its own."""
+    lines = [heading("Ledger", cells, "GiB")]
+    for entry in report.ledger:
+        indent = "" if entry.group == "total" else "  "
+        value = UNKNOWN if entry.gib is None else f"{entry.gib:,.2f}"
+        room = max(12, min(36, cells - 26))
+        lines.append(
+            line(
+                Span(f"{(indent + entry.label)[:room]:<{room}}", "bold" if entry.group == "total" else ""),
+                Span(f"{value:>10}", "value"),
+                Span(f"  {entry.origin or UNKNOWN}", "dim"),
+            )
+        )
+    return lines
+
+
+def _advice(report: Report, cells: int) -> list[Line]:
+    advice = report.advice
+    lines = [heading("Advice", cells, f"confidence {advice.confidence}"), line(Span(advice.text, "bold"))]
+    lines += [line(Span(f"  {glyphs.current().arrow_right} {change}")) for change in advice.changes[:2]]
+    return lines + [line(Span(f"  {step}", "dim")) for step in advice.arithmetic[:2]]
+
+
+def _last_lines(startup: Startup, cells: int, number: int) -> list[Line]:
+    shown = startup.lines[-number:]
+    return [heading("Log", cells), *(line(Span(text, "dim")) for text in shown)] if shown else []
