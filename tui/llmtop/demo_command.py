@@ -18,11 +18,12 @@ def run(argv: list[str]) -> int:
     from llmtop.sources.demo import profile
 
     args = _parser(profile.names()).parse_args(argv)
+    machine = _machine(args.machine, args.engine, profile.names())
     options = {
         name: getattr(args, name) for name in ("port", "speed", "dp", "seed", "no_traffic", "warmup", "oom", "fault")
     }
     if args.serve:
-        return _serve(args.machine, options)
+        return _serve(machine, options)
     from llmtop.sources.demo.child import launch
     from llmtop.sources.demo.machine import SimulatedMachine
     from llmtop.sources.startup_log import follow_file
@@ -31,8 +32,8 @@ def run(argv: list[str]) -> int:
     starting = args.warmup or args.oom
     log = Path(tempfile.mkdtemp(prefix="llmtop-demo-")) / "vllm.log" if starting else None
     try:
-        with launch(args.machine, log=log, **options) as demo:
-            model = profile.load(args.machine)
+        with launch(machine, log=log, **options) as demo:
+            model = profile.load(machine)
             lines = follow_file(log) if log else None
             target = Target(demo.url, max_num_seqs=model.engine.max_num_seqs)
             return watch(
@@ -40,6 +41,14 @@ def run(argv: list[str]) -> int:
             )
     except (RuntimeError, profile.ProfileError) as error:
         raise UsageError(str(error)) from None
+
+
+def _machine(machine: str, engine: str, known: tuple[str, ...]) -> str:
+    """The profile of a machine with an engine; raises UsageError where there is none."""
+    name = machine if engine == "vllm" else f"{machine}-llamacpp"
+    if name not in known:
+        raise UsageError(f"there is no demo of {machine} with {engine}; there are {', '.join(known)}")
+    return name
 
 
 def _serve(machine: str, options: dict[str, object]) -> int:
@@ -55,6 +64,7 @@ def _parser(machines: tuple[str, ...]) -> argparse.ArgumentParser:
     parser = CommandParser(prog="llmtop demo", description="Watch a simulated server and machine; no GPU needed.")
     parser.add_argument("machine", nargs="?", choices=machines, default=DEFAULT_MACHINE, help=f"({DEFAULT_MACHINE})")
     sim = parser.add_argument_group("simulation")
+    sim.add_argument("--engine", choices=("vllm", "llama.cpp"), default="vllm", help="(vllm)")
     sim.add_argument("--serve", action="store_true", help="only serve: print the URL and wait")
     sim.add_argument("--port", type=int, default=0, help="port of the simulated server (a free one)")
     sim.add_argument("--speed", type=float, default=1.0, help="times faster than the machine it imitates")

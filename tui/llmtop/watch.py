@@ -15,7 +15,7 @@ from llmtop.sources.discover import ServerProcess, is_local, server_processes
 from llmtop.sources.server import ServerSource
 
 SCRAPE_SHARE = 0.05  # of the interval that a scrape may take before the interval stretches
-LONGEST_STRETCH_S = 10.0
+LONGEST_STRETCH_S = 5.0
 LOOK_EVERY_S = 2.0
 
 
@@ -40,13 +40,14 @@ class ServerWatch:
         self.identified = False
         self.answered = False
         self.refused = False
+        self._silent = False
         self.body: bytes | None = None
 
     @property
     def interval_s(self) -> float:
         """The interval in force: stretched so that scrapes take no more than their share of it."""
-        if len(self._scrapes) < 3:  # the first ones pay for connecting
-            return self._base_interval
+        if len(self._scrapes) < 3 and max(self._scrapes, default=0.0) <= self._base_interval:
+            return self._base_interval  # the first ones pay for connecting
         typical = sorted(self._scrapes)[len(self._scrapes) // 2]
         stretched = min(typical / SCRAPE_SHARE, LONGEST_STRETCH_S)
         return max(self._base_interval, stretched)
@@ -70,7 +71,10 @@ class ServerWatch:
         """Start a poll if one is due; resolves with the page, before the side doors are asked."""
         self._base_interval = interval_s
         now = time.monotonic()
-        if (self._task is not None and not self._task.done()) or now < self._due:
+        if self._task is not None and self._task.done():
+            self._task.result()  # an error of ours must not go unseen
+            self._task = None
+        if self._task is not None or now < self._due:
             return None
         # a tenth of the interval of slack: ticks and deadlines are two clocks
         self._due = now + self.interval_s - 0.1 * interval_s
@@ -90,9 +94,9 @@ class ServerWatch:
 
     async def _poll(self) -> None:
         poll = await self._source.poll()
-        failed = isinstance(poll.result, Failure)
-        self.refused = isinstance(poll.result, Failure) and poll.result.kind == "refused"
-        if not failed:
+        failure = poll.result.kind if isinstance(poll.result, Failure) else None
+        self.refused, self._silent = failure == "refused", failure in ("refused", "timeout")
+        if failure is None:
             self._scrapes = [*self._scrapes[-4:], poll.seconds]
             self.body = poll.body
         if self.refused:
@@ -102,12 +106,13 @@ class ServerWatch:
         self._tracker.feed(poll.result, poll.t)
         self.polls += 1
         if self._tracker.restarts != before:
+            self._process, self._next_look = None, 0.0
             await self._source.identify(again=True)
         self._tell_tracker()
 
     async def _after(self) -> None:
         """What can wait until the page is on screen."""
-        if not self.refused:
+        if not self._silent:
             await self._source.identify()
             if self._process is None:
                 await self._look_for_process()
@@ -161,7 +166,7 @@ def devices_of(watches: Sequence[ServerWatch], devices: Sequence[Device]) -> dic
     working = [device for device in devices if device.state == "OK" and device.mig is None]
     if len(local) == 1:
         return {local[0].target.url: working}
-    owned = {}
+    owned: dict[str, Sequence[Device]] = {}
     for watch in local:
         pids = _family(watch.pid) if watch.pid else set()
         owned[watch.target.url] = [d for d in working if any(process.pid in pids for process in d.processes)]

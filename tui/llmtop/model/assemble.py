@@ -41,7 +41,7 @@ class Assembler:
         devices_of: Mapping[str, Sequence[Device]],
     ) -> Snapshot:
         """The snapshot at monotonic `t` and Unix `now`; `devices_of` maps server URLs to the devices they use."""
-        self._energy.push(sample.devices, t)
+        self._energy.push(sample.devices, now)
         views = tuple(self._energy.fill(view, devices_of.get(view.url, ())) for view in servers)
         snapshot = Snapshot(
             time=now,

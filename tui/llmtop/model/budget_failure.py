@@ -86,16 +86,8 @@ def _no_kv(case: _Case) -> Advice:
 
 def _len_too_long(case: _Case) -> Advice:
     n = case.failure.numbers
-    if "kv_tokens" in n:  # the V0 engine says tokens, not GiB
-        fits = int(n["kv_tokens"])
-        line = f"{int(n['max_model_len']):,} tokens do not fit into {fits:,} tokens of KV cache"
-        return Advice(
-            f"set --max-model-len {fits}",
-            (line,),
-            "high",
-            "the error names the capacity",
-            changes=(f"--max-model-len {fits}",),
-        )
+    if "kv_tokens" in n:
+        return _too_many_tokens(int(n["max_model_len"]), int(n["kv_tokens"]))
     need, have, length = n["needed_gib"], n["available_gib"], n["max_model_len"]
     estimated = n.get("estimated_max_len")
     proportion = min(1.0, have / need) if need > 0 else 1.0  # both are rounded, and may be 0.0
@@ -126,6 +118,13 @@ def _len_too_long(case: _Case) -> Advice:
         utilization=target,
         changes=tuple(changes),
     )
+
+
+def _too_many_tokens(length: int, fits: int) -> Advice:
+    """The V0 engine says tokens, not GiB."""
+    line = f"{length:,} tokens do not fit into {fits:,} tokens of KV cache"
+    why = "the error names the capacity"
+    return Advice(f"set --max-model-len {fits}", (line,), "high", why, changes=(f"--max-model-len {fits}",))
 
 
 def _if_free(target: float, case: _Case) -> tuple[float | None, str]:

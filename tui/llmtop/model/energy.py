@@ -25,15 +25,15 @@ class EnergyMeter:
     def __init__(self) -> None:
         self._readings: dict[str, deque[_Reading]] = {}
 
-    def push(self, devices: Iterable[Device], t: float) -> None:
-        """Take the energy counters read `age_s` before monotonic time `t`."""
+    def push(self, devices: Iterable[Device], now: float) -> None:
+        """Take the energy counters, by the Unix time of their reading or `age_s` before `now`."""
         for device in devices:
             if device.energy_j is None or device.uuid is None:
                 continue
-            taken = t - (device.age_s or 0.0)
+            taken = device.energy_time if device.energy_time is not None else now - (device.age_s or 0.0)
             readings = self._readings.setdefault(device.uuid, deque())
-            if readings and device.energy_j < readings[-1].joules:
-                readings.clear()  # the driver was reloaded
+            if readings and (device.energy_j < readings[-1].joules or taken < readings[-1].t):
+                readings.clear()  # the driver was reloaded, or the clock set back
             if not readings or device.energy_j > readings[-1].joules:
                 readings.append(_Reading(taken, device.energy_j))
             while len(readings) > 2 and readings[1].t <= taken - RATE_WINDOW_S:

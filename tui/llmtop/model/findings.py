@@ -219,7 +219,7 @@ def _sources(snapshot: Snapshot) -> Iterator[Finding]:
     for source in snapshot.sources:
         # a machine without a driver is no trouble, one whose driver fails is
         if not source.ok and not (source.reason or "").startswith("no NVIDIA driver library"):
-            yield Finding(f"source:{source.name}", "info", f"{source.name}: {source.reason or 'no data'}", None, None)
+            yield Finding(f"source:{source.name}", "warning", f"{source.name}: {source.reason or 'no data'}", None, None)
 
 
 RULES: tuple[Rule, ...] = (

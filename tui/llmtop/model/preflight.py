@@ -1,8 +1,8 @@
 """Will the start check pass? vLLM's own rule, by version, against what is free now.
 
 The check (0.10 and newer) refuses to start when free < ceil(total x utilization). What counts as free is what
-cudaMemGetInfo says, on unified memory MemFree (page cache counts as used). For GPUs that share the host's memory it is MemAvailable,
-by a list of compute capabilities in 0.11.2 to 0.19.1 and by the driver's attribute from 0.20 on.
+cudaMemGetInfo says, on unified memory MemFree (page cache counts as used). For GPUs that share the host's memory it is
+MemAvailable, by a list of compute capabilities in 0.11.2 to 0.19.1 and by the driver's attribute from 0.20 on.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ import re
 
 MASK = "***"
 
-_NAME = r"(?:[A-Za-z0-9]+[_-])*(?:api[_-]?key|apikey|token|secret|password|passwd|credential)"
+# Bounded, so that a long line made to hurt cannot: names have few words.
+_NAME = r"(?:[A-Za-z0-9]{1,24}[_-]){0,4}(?:api[_-]?key|apikey|token|secret|password|passwd|credential)"
 # Values that carry no secret: masking them would only hide that nothing was set.
 _EMPTY = r"(?!(?:None|null|True|False|\*\*\*)\b)"
 _RULES: tuple[tuple[re.Pattern[str], str], ...] = (

@@ -186,6 +186,7 @@ class Device:
     mig: str | None = None  # "GI/CI" of a MIG instance
     age_s: float | None = None
     energy_j: float | None = None  # the driver's counter
+    energy_time: float | None = None  # when it was read (Unix time)
     energy_scope: Literal["gpu", "module"] | None = None
     numa_node: int | None = None
     simulated: bool = False

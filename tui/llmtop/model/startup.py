@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date
 from typing import Literal
 
 from llmtop.model.secrets import mask
+from llmtop.model.startup_clock import Clock
 from llmtop.model.startup_failure import GONE, Failure, FailureFinder
-from llmtop.model.startup_lines import PHASES, Hit, LogLine, PhaseName, Stamp, clean, parse, read
+from llmtop.model.startup_lines import PHASES, Hit, LogLine, PhaseName, clean, parse, read
 from llmtop.model.startup_phases import Interval, Spans
 
 LAST_LINES = 12
-_HALF_YEAR_S = 180 * 86_400.0
+_LINE_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,46 +108,6 @@ _ENGINE_FIGURES = ("kv_cache_tokens", "max_concurrency", "init_seconds")
 _BARS = {"shards": "weights", "prefetch": "weights", "capture": "graphs"}
 
 
-class Clock:
-    """Turns log times into seconds since the first one; a new year does not go backwards."""
-
-    def __init__(self) -> None:
-        self._first: float | None = None
-        self._years = 0
-        self.now: float | None = None
-        self._arrival: float | None = None
-
-    def tick(self, stamp: Stamp | None, arrival: float | None) -> float | None:
-        """The time of a line in seconds; a line without one has the last time plus what has passed since it came."""
-        seconds = _seconds(stamp, self._years) if stamp is not None else None
-        if seconds is not None:
-            seconds = self._since_first(seconds, stamp is not None and stamp.year is None)
-            self.now, self._arrival = seconds, arrival
-        elif arrival is not None and self._arrival is not None and self.now is not None:
-            self.now, self._arrival = self.now + max(0.0, arrival - self._arrival), arrival
-        elif arrival is not None and self._arrival is None:
-            self._arrival = arrival
-        return self.now
-
-    def _since_first(self, seconds: float, yearless: bool) -> float:
-        if self._first is None:
-            self._first = seconds
-        since = seconds - self._first
-        if yearless and since < (self.now or 0.0) - _HALF_YEAR_S:
-            self._years += 1
-            since += 365 * 86_400.0
-        return max(0.0, since)
-
-
-def _seconds(stamp: Stamp, years: int) -> float | None:
-    # 2024 stands for the unknown year because it has a 29 February.
-    try:
-        day = date(2024, stamp.month, stamp.day)
-    except ValueError:
-        return None
-    return day.timetuple().tm_yday * 86_400.0 + stamp.second + years * 366 * 86_400.0
-
-
 class Tracker:
     """Follows one start-up; a new version banner after the end of one begins the next."""
 
@@ -197,14 +157,14 @@ class Tracker:
         line = parse(raw)
         text = clean(raw)
         if text.strip():
-            self._lines.append(mask(text))
+            self._lines.append(text)
         hit = read(line.text) if line.text else None
         if hit is not None and hit.what == "version" and (self.done or self._phase != "start"):
             self._reset()
         if self._is_ready:
             return
         time = self._clock.tick(line.stamp, arrival)
-        self._mark_start(time, arrival)
+        self._mark_begin(time, arrival)
         if hit is not None:
             self._take(hit, line, time, arrival)
         elif line.text:
@@ -245,9 +205,12 @@ class Tracker:
         if self.suspected:
             self._failures.confirmed = True
 
-    def _mark_start(self, time: float | None, arrival: float | None) -> None:
-        self._log.mark("start", "during", None, time, None)
-        self._live.mark("start", "during", None, arrival, None)
+    def _mark_begin(self, time: float | None, arrival: float | None) -> None:
+        """The first line begins the start; who comes when lines are there already comes in the middle of a phase."""
+        if self._log.empty:
+            self._log.mark("start", "during", None, time, None)
+        if arrival is not None and self._live.empty:
+            self._live.mark(self._phase, "during", None, arrival, None)
 
     def _take(self, hit: Hit, line: LogLine, time: float | None, arrival: float | None) -> None:
         process = (line.process, line.pid)
@@ -342,7 +305,7 @@ class Tracker:
             progress=self._progress,
             figures=figures,
             notices=self._failures.notices,
-            lines=tuple(self._lines),
+            lines=tuple(mask(line)[:_LINE_CHARS] for line in self._lines),
             ready_at=self._ready_at,
         )
 

@@ -42,9 +42,8 @@ def evidence(startup: Startup, machine: MachineMemory | None = None) -> Evidence
         return log if log is not None else other
 
     total = pick("total_gib", _error(startup, "total_gib", figure("total_gib")), _gib(m.total_bytes))
-    util = pick(
-        "utilization", _error(startup, "utilization", figure("utilization")), default_utilization(version), "default"
-    )
+    default = None if version is None else default_utilization(version)
+    util = pick("utilization", _error(startup, "utilization", figure("utilization")), default, "default of the version")
     weights = pick("weights_gib", startup.weights_gib)
     consumed, non_torch = figure("consumed_gib"), figure("non_torch_gib")
     derived = consumed - weights if consumed is not None and weights is not None else None

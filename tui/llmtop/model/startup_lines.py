@@ -272,7 +272,7 @@ _OUTER = (
 _PROCESS = re.compile(
     r"^\((?P<name>[A-Za-z][\w:.-]*)?(?:,? ?rank=\d+)?(?: ?pid=(?P<pid>\d+))?(?:, ip=[\w.:]+)?\)(?:\s+|$)"
 )
-_REPEATED = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
+_REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
 _HEADER = re.compile(
     r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<mo>\d\d)-(?P<d>\d\d) "
     r"(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?) \[?[\w./-]+\.py:\d+\] ?(?P<msg>.*)$"

@@ -37,7 +37,7 @@ class Interval:
 
 @dataclass(slots=True)
 class _Marks:
-    begun: float | None = None  # a line said that it begins
+    begins: dict[Process, float] = field(default_factory=dict)  # a line said that it begins
     first: float | None = None  # the earliest mark, less what it took
     last: float | None = None
     ends: dict[Process, float] = field(default_factory=dict)
@@ -67,8 +67,9 @@ class Spans:
         marks = self._marks.setdefault(phase, _Marks())
         if time is None:
             return
+        key = process or (None, None)
         if edge == "begin" and not hint:
-            marks.begun = time if marks.begun is None else min(marks.begun, time)
+            marks.begins.setdefault(key, time)
         begin = time - (took or 0.0)
         if hint:
             marks.hinted = begin if marks.hinted is None else min(marks.hinted, begin)
@@ -77,8 +78,12 @@ class Spans:
         marks.last = time if marks.last is None else max(marks.last, time)
         if edge == "end":
             # A draft model is compiled after the main one was profiled: only the first compilation counts.
-            key = process or (None, None)
             marks.ends[key] = marks.ends.get(key, time) if phase == "compile" else time
+
+    @property
+    def empty(self) -> bool:
+        """Whether no mark has a time yet."""
+        return all(marks.last is None for marks in self._marks.values())
 
     def ended(self, phase: PhaseName) -> bool:
         """Whether a line has said that the phase is over."""
@@ -116,13 +121,19 @@ class Spans:
         gap = own is not None and own - said >= SILENT_S if inferred is None else silent in inferred
         if silent is not None and gap:
             return [(silent, _later(floor, said), True), (name, _later(said, own), False)]
-        begun = self._marks[name].begun
+        begun = self._begun(name)
         return [(name, _later(floor, said if begun is None else begun), False)]
+
+    def _begun(self, name: PhaseName) -> float | None:
+        """A phase begins with the first process, but the server is not started before the last engine is up."""
+        begins = self._marks[name].begins.values()
+        return (max if name == "ready" else min)(begins, default=None)
 
     def _own(self, name: PhaseName) -> float | None:
         marks = self._marks[name]
-        if marks.begun is not None or marks.first is not None:
-            return marks.begun if marks.begun is not None else marks.first
+        begun = self._begun(name)
+        if begun is not None or marks.first is not None:
+            return marks.first if begun is None else begun
         # The encoder line comes before the compilation, most of the profile run after it.
         return None if "compile" in self._marks else marks.hinted
 

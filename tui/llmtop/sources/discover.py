@@ -127,5 +127,5 @@ def is_local(host: str) -> bool:
         return True
     try:
         return any(str(info[4][0]) in own for info in socket.getaddrinfo(host, None))
-    except OSError:
+    except (OSError, UnicodeError):
         return False

@@ -235,6 +235,8 @@ class NvmlReader:
             if name == "module_power" and not is_grace(unit.values.get("name")):
                 continue  # only there is the energy counter known to be the module's
             unit.values[name] = self._ask(unit, name, ways)
+            if name == "energy_j":
+                unit.energy_time = time.time()
             yield
 
     def _read_memory_or_lose(self, unit: Unit) -> bool:

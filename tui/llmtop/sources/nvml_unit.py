@@ -47,6 +47,7 @@ class Unit:
     lost: str | None = None
     probe: bool = True  # whether a lost unit is worth another call
     read_at: float | None = None
+    energy_time: float | None = None  # Unix time
     record: Device | None = None  # what `device` made of all this, while it holds
 
     def lose(self, why: str) -> None:
@@ -92,6 +93,7 @@ class Unit:
             processes=tuple(process for process in self.processes if process.pid not in elsewhere),
             mig=self.mig,
             energy_scope=scope if "energy_j" in values else None,
+            energy_time=self.energy_time if "energy_j" in values else None,
             numa_node=self.values.get("numa_node"),
             **values,
         )

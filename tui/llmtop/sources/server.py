@@ -18,6 +18,7 @@ from llmtop.model.tracker import Failure, Identity
 from llmtop.model.units import clean
 from llmtop.sources.exposition import Exposition
 from llmtop.sources.page import read_page
+from llmtop.sources.slots import Slots
 
 PAGE_LIMIT = 32 * 2**20
 DEADLINE_S = 5.0
@@ -48,6 +49,7 @@ class ServerSource:
         self.identity = Identity(max_num_seqs=target.max_num_seqs)
         self._keep_body = keep_body
         self._exposition = Exposition()
+        self._slots = Slots()
         self._client: httpx.AsyncClient | None = None
         self._next_identity = 0.0
         self._next_health = 0.0
@@ -72,6 +74,8 @@ class ServerSource:
             words = clean(str(error)) or type(error).__name__
             return self._failed(began, "bad", f"the answer broke off: {words}")
         result = self._judge(status, t, body, headers)
+        if isinstance(result, Page) and result.dialect == "llamacpp":
+            result = self._slots.fill(result, await self._json("/slots"))
         return Poll(result, time.monotonic(), time.monotonic() - began, body if self._keep_body else None)
 
     def _failed(self, began: float, kind: Any, text: str) -> Poll:

@@ -217,5 +217,6 @@ def _check(profile: Profile) -> None:
         points: Points = getattr(profile.timing, name)
         if not points or list(points) != sorted(points) or any(y <= 0 for _, y in points):
             raise ProfileError(f"{where}: timing.{name} needs rising points above zero")
-    if profile.engine.kv_tokens < profile.model.max_model_len:
-        raise ProfileError(f"{where}: kv_tokens is smaller than max_model_len")
+    longest = profile.model.max_model_len + (profile.canvas.tokens if profile.canvas else 0)
+    if profile.engine.kv_tokens < longest + profile.engine.block_size:
+        raise ProfileError(f"{where}: kv_tokens has no room for one request of max_model_len")

@@ -85,12 +85,12 @@ class DemoServer:
     # faults
 
     def fault(self, name: str, value: float | None = None) -> None:
-        """Switches a fault on and does what it needs at once; "clear" switches all off. Raises
-        UnknownFault.
-        """
+        """Switches a fault on and does what it needs at once; "clear" switches all off. Raises FaultError."""
         if name == "clear":
             self._clear()
             return
+        if self.phase != "ready" and name not in ("kill", "hog"):
+            raise FaultError("the server is still starting")
         self.faults.set(name, value)
         value = self.faults.active[name]
         if name == "kill":
@@ -135,17 +135,18 @@ class DemoServer:
 
     def _clear(self) -> None:
         self.faults.clear()
+        if self.phase != "ready":
+            return
         self.model = self.options.model or self.profile.model.name
         self.runtime.freeze(False)
-        if self.phase == "ready":
-            self.engine_bytes = self.profile.engine_bytes
+        self.engine_bytes = self.profile.engine_bytes
         held, self._held = self._held, []
         for exchange in held:
             exchange.abandon()
         self._reopen()
 
     def _reopen(self) -> None:
-        if not self._listener.is_open and self.port and "down" not in self.faults:
+        if not self._listener.is_open and "down" not in self.faults:
             task = asyncio.get_running_loop().create_task(self._listener.open())
             task.add_done_callback(lambda t: t.exception())
 
