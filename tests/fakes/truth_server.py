@@ -70,6 +70,11 @@ class Stream:
             self.connection.stream = None
             self.connection.answer(int(script.fail), error)
             return
+        self.connection.served += 1
+        if self.fails and script.fail == "drop_reused" and self.connection.served > 1:
+            self.connection.stream = None
+            self.connection.transport.abort()
+            return
         WORLD.running += 1
         if self.fails and script.fail == "hang":
             return
@@ -85,7 +90,7 @@ class Stream:
 
     def token(self) -> None:
         script = WORLD.script
-        if self.fails and self.sent >= script.fail_after:
+        if self.fails and script.fail != "drop_reused" and self.sent >= script.fail_after:
             self._broken(script.fail)
             return
         n = min(script.tokens_per_chunk, self.asked - self.sent)
@@ -156,6 +161,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.buffer = b""
+        self.served = 0
         self.stream: Stream | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

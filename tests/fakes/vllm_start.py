@@ -21,7 +21,7 @@ class Health(BaseHTTPRequestHandler):
         self.send_response(200 if self.path == "/health" else 404)
         self.end_headers()
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *_: object) -> None:
         print("health asked at", time.time(), flush=True)
 
 
@@ -91,9 +91,11 @@ def load(args: argparse.Namespace, memory: Memory) -> None:
 def fail() -> None:
     say("Available KV cache memory: 1.50 GiB")
     say("Traceback (most recent call last):")
-    say("ValueError: To serve at least one request with the model's max seq len (4096), (2.0 GiB KV cache is needed, which "
-        "is larger than the available KV cache memory (1.50 GiB). Based on the available memory, the estimated maximum model "
-        "length is 3072. Try decreasing `max_model_len`.")  # fmt: skip
+    say(
+        "ValueError: To serve at least one request with the model's max seq len (4096), (2.0 GiB KV cache is needed, "
+        "which is larger than the available KV cache memory (1.50 GiB). Based on the available memory, the estimated "
+        "maximum model length is 3072. Try decreasing `max_model_len`."
+    )
     say("EngineCore failed to start.")
     sys.exit(7)
 

@@ -14,9 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmtop.config import Target, UsageError, config_path, load_config, resolve_targets
+from llmtop.config import Settings, Target, UsageError, config_path, load_config, resolve_targets
 from llmtop.load import safety, table
 from llmtop.load.arguments import add_arguments, make_plan
+from llmtop.load.beside import watched
 from llmtop.load.files import NoRun, plain, read_run
 from llmtop.load.plan import Plan
 from llmtop.load.present import Bar, Lines, plan_text, result_text
@@ -39,7 +40,9 @@ def run(args: argparse.Namespace) -> int:
     options = RunOptions.of_target(target, root=args.output_dir, write=not args.no_files)
     try:
         _permit(args, plan, target, options)
-        result = asyncio.run(_play(args, plan, options))
+        host = Settings(procfs=args.procfs, sysfs=args.sysfs, memory=args.memory)
+        with watched(target, host) as snapshots:
+            result = asyncio.run(_play(args, plan, replace(options, snapshots=snapshots)))
     except LoadError as error:
         print(f"llmtop load: {error}", file=sys.stderr)
         result = _no_result(plan, str(error))

@@ -21,6 +21,14 @@ class Preflighted:
 
 
 @dataclass(frozen=True, slots=True)
+class LevelPreparing:
+    """Prompts are made, connections opened, one request warms the server up."""
+
+    index: int
+    level: Level
+
+
+@dataclass(frozen=True, slots=True)
 class LevelStarted:
     """A level begins at `t0_s` (time.perf_counter)."""
 
@@ -108,4 +116,4 @@ class Finished:
     result: Mapping[str, Any]
 
 
-Event = Preflighted | LevelStarted | Progress | RequestDone | LevelDone | Draining | Warned | Finished
+Event = Preflighted | LevelPreparing | LevelStarted | Progress | RequestDone | LevelDone | Draining | Warned | Finished

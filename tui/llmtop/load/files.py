@@ -21,6 +21,7 @@ from llmtop.load.records import RequestRecord
 from llmtop.load.scenarios import bench_commands
 from llmtop.load.summary import ARRAYS
 from llmtop.load.table import markdown
+from llmtop.model.units import clean
 
 _VLLM_TEXT = (
     "date endpoint_type backend label model_id tokenizer_id num_prompts request_rate burstiness max_concurrency "
@@ -157,7 +158,7 @@ def report(result: Mapping[str, Any], plan: Plan) -> str:
     commands = bench_commands(plan, result.get("model"))
     return "\n".join(
         [
-            f"# {result['scenario']}: {result.get('model') or plan.url}",
+            f"# {result['scenario']}: {clean(result.get('model') or plan.url)}",
             "",
             result["words"] + (" (interrupted)" if result["interrupted"] else ""),
             "",

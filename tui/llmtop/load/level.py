@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from llmtop.load.transport import Connection, Connector
 _PREPARED_BYTES = 64 << 20  # bodies made before the start; beyond, each is made before it is sent
 _OPEN_LOOP_READY = 64  # connections opened ahead of an open loop
 _WARM_UP = -1
+_RUN = secrets.token_hex(4)  # so that our requests can be told apart in the server's log
 STOPPED = "stopped"  # the reason when a person ends a level
 
 
@@ -116,7 +118,8 @@ class LevelRun:
         if ready is not None:
             return ready
         body = self._prompts.body(self.level, self._index, number)
-        return self._connector.origin.request("POST", ROUTES[self._plan.api], self._headers, body)
+        headers = {**self._headers, "X-Request-Id": f"llmtop-{_RUN}-{self._index}-{number}"}
+        return self._connector.origin.request("POST", ROUTES[self._plan.api], headers, body)
 
     async def _warm_up(self) -> RequestRecord | None:
         records: list[RequestRecord] = []

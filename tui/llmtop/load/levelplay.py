@@ -11,7 +11,7 @@ from typing import Any
 
 from llmtop.load.child import Child
 from llmtop.load.counters import CounterReader, ServerCounters, delta
-from llmtop.load.events import Event, FirstToken, Lane, LevelStarted, Progress, RequestDone
+from llmtop.load.events import Event, FirstToken, Lane, LevelPreparing, LevelStarted, Progress, RequestDone
 from llmtop.load.files import RunFiles
 from llmtop.load.level import STOPPED, Share
 from llmtop.load.plan import Plan, Speed, level_s
@@ -28,9 +28,13 @@ _PREFILL_TOK_S, _TPOT_S = 4000.0, 0.03  # a guess, for the share of each level i
 
 
 class Watcher:
-    """Reads the server's counters, and memory and power where a snapshot says them; keeps extremes."""
+    """Reads a server's counters, and memory and power where a snapshot says them; keeps extremes.
 
-    def __init__(self, reader: CounterReader, snapshots: Callable[[], Snapshot | None] | None) -> None:
+    Memory and power count only when the snapshot holds the server at `url` and says that it runs on this host.
+    """
+
+    def __init__(self, url: str, reader: CounterReader, snapshots: Callable[[], Snapshot | None] | None) -> None:
+        self._url = url
         self._reader = reader
         self._snapshots = snapshots
         self.last: ServerCounters | None = None
@@ -39,10 +43,11 @@ class Watcher:
 
     def reset(self) -> None:
         """Forgets the extremes: a level begins."""
+        self._since = time.time()
         self._pages: list[ServerCounters] = []
         self._headroom: list[int] = []
         self._power: list[float] = []
-        self._energy: list[float] = []
+        self._energy: list[tuple[float, float]] = []  # time and joules
         self.tok_s = None
 
     async def read(self) -> ServerCounters | None:
@@ -53,7 +58,7 @@ class Watcher:
             self._rate(counters)
         self.last = counters
         snapshot = self._snapshots() if self._snapshots is not None else None
-        if snapshot is not None:
+        if snapshot is not None and any(view.local and view.url == self._url for view in snapshot.servers):
             self._memory(snapshot)
         return counters
 
@@ -66,7 +71,7 @@ class Watcher:
             running_max=max((p.running for p in pages if p.running is not None), default=None),
             headroom_min_bytes=min(self._headroom, default=None),
             power_w=sum(self._power) / len(self._power) if self._power else None,
-            energy_j=self._energy[-1] - self._energy[0] if len(self._energy) > 1 else None,
+            energy_w=_slope(self._energy),
         )
 
     def _rate(self, counters: ServerCounters) -> None:
@@ -76,14 +81,25 @@ class Watcher:
         self.tok_s = made / (counters.time_s - past[-1].time_s) if made is not None else None
 
     def _memory(self, snapshot: Snapshot) -> None:
-        pools = [pool.headroom_bytes for pool in snapshot.pools if pool.kind in ("hbm", "unified")]
-        self._headroom += [min(known)] if (known := [headroom for headroom in pools if headroom is not None]) else []
+        for pool in snapshot.pools:
+            if pool.kind not in ("hbm", "unified"):
+                continue
+            self._headroom += [pool.headroom_bytes] if pool.headroom_bytes is not None else []
+            if pool.low_water_bytes is not None and (pool.low_water_time or 0.0) >= self._since:
+                self._headroom.append(pool.low_water_bytes)  # sampled more often than snapshots are made
         power = [device.power_w for device in snapshot.devices if device.power_w is not None]
         if power:
             self._power.append(sum(power))
         energy = [device.energy_j for device in snapshot.devices]
         if energy and all(value is not None for value in energy):
-            self._energy.append(sum(value or 0.0 for value in energy))
+            self._energy.append((snapshot.time, sum(value or 0.0 for value in energy)))
+
+
+def _slope(points: list[tuple[float, float]]) -> float | None:
+    """Joules per second from the first point to the last; None without two moments."""
+    if not points or points[-1][0] <= points[0][0]:
+        return None
+    return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
 
 
 class LevelPlay:
@@ -112,6 +128,7 @@ class LevelPlay:
 
     async def run(self) -> LevelRaw:
         """The level, raw; raises `WorkerFailed` when a worker cannot play its part."""
+        self._emit(LevelPreparing(self._index, self._level))
         warm_up = await self._prepare()
         self._watcher.reset()
         before = await self._watcher.read()

@@ -16,6 +16,8 @@ from llmtop.load.scenarios import SCENARIOS, bench_commands
 from llmtop.model.units import duration, rate, seconds
 
 JSON_PROGRESS_S = 1.0
+_PROGRESS = ("sent", "completed", "errors", "running", "tokens", "tok_s", "server_tok_s", "fraction", "eta_s")
+_LEVEL_DONE = ("level", "completed", "failed", "output_throughput", "user_tok_s", "mean_ttft_ms", "p99_ttft_ms")
 
 
 def plan_text(plan: Plan) -> str:
@@ -74,10 +76,10 @@ def _json_event(event: Event) -> dict[str, Any] | None:
         case LevelStarted(_, level, _):
             return {"event": "level", "level": level.name, "concurrency": level.concurrency}
         case Progress():
-            names = ("sent", "completed", "errors", "running", "tokens", "tok_s", "server_tok_s", "fraction", "eta_s")
-            return {"event": "progress", "level": event.level.name} | {n: getattr(event, n) for n in names}
+            values = {name: getattr(event, name) for name in _PROGRESS}
+            return {"event": "progress", "level": event.level.name} | values
         case LevelDone(_, result):
-            return {"event": "level_done", "level": result["level"], "completed": result["completed"]}
+            return {"event": "level_done"} | {name: result[name] for name in _LEVEL_DONE}
         case Draining(running, before, drained):
             return {"event": "draining", "running": running, "before": before, "drained": drained}
         case Warned(text):

@@ -1,6 +1,6 @@
 """Preflight: finds out what a server is called and which parts of a request it accepts.
 
-At most a few requests: `/v1/models`, `/version`, one `/tokenize`, one 16-in/8-out completion, repeated with
+At most a few requests: `/v1/models`, `/version`, one or two `/tokenize`, one short completion, repeated with
 less when the server refuses something. What was dropped is named in the profile.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,12 +19,14 @@ from llmtop.load.plan import ROUTES, Level, Plan
 from llmtop.load.prompts import PAGE, Profile, Prompts, single_token_words
 from llmtop.load.transport import Connector, fetch
 
-_LEVEL = Level("preflight", concurrency=1, num_prompts=1, input_len=16, output_len=8)
+_INPUT_LEN, _OUTPUT_LEN = 16, 8
 _MIN_IDS = 100
+_SAMPLE_WORDS = 400
+_ANSWER_S = 5.0
 
 
 class PreflightError(RuntimeError):
-    """The server answered no completion; the message says what it said."""
+    """The server cannot be loaded at all; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,8 @@ class Probe:
     headers: Mapping[str, str]
 
     async def run(self) -> Profile:
-        """The profile of the server; raises `PreflightError`, `OSError` or `TimeoutError`."""
+        """The profile of the server; raises `PreflightError`, or `OSError` or `TimeoutError` when none is there."""
+        (await self.connector.open()).abort()
         profile = await self._names(Profile())
         profile = await self._tokens(profile)
         wants_ids = self.plan.prompt_mode == "ids" and self.plan.api == "completions"
@@ -45,13 +49,13 @@ class Probe:
     async def _json(self, method: str, route: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """A JSON object, or an empty one when the server has no such route."""
         data = json.dumps(body).encode() if body is not None else b""
-        status, answer = await fetch(self.connector, method, route, self.headers, data)
+        try:
+            status, answer = await fetch(self.connector, method, route, self.headers, data, _ANSWER_S)
+            parsed = json.loads(answer) if status == 200 else {}
+        except (OSError, TimeoutError, ValueError):
+            return {}
         if status in (401, 403):
             raise PreflightError(f"HTTP {status} from {route}: an API key is needed (--api-key-env)")
-        try:
-            parsed = json.loads(answer) if status == 200 else {}
-        except ValueError:
-            parsed = {}
         return parsed if isinstance(parsed, dict) else {}
 
     async def _names(self, profile: Profile) -> Profile:
@@ -68,35 +72,55 @@ class Probe:
         )
 
     async def _tokens(self, profile: Profile) -> Profile:
-        """The token pool; vLLM and SGLang read `prompt`, llama.cpp `content`."""
-        body = {"model": profile.model, "prompt": PAGE, "content": PAGE, "add_special_tokens": False}
-        answer = await self._json("POST", "/tokenize", body | {"return_token_strs": True})
-        ids = [token for token in answer.get("tokens") or () if isinstance(token, int)]
-        strings = [str(token) for token in answer.get("token_strs") or ()]
-        per_word = len(ids) / len(PAGE.split()) if ids else profile.tokens_per_word
+        """The token pool, and words of one token where the server gives the tokens' texts."""
+        ids, strings = await self._tokenize(profile, PAGE)
         found = replace(profile, ids=tuple(sorted(set(ids))), words=single_token_words(strings))
-        return replace(found, tokens_per_word=per_word)
+        prompts = Prompts(self.plan, found)
+        if not ids or prompts.has_words:
+            return found
+        sample = prompts.text(round(_SAMPLE_WORDS * found.tokens_per_word), random.Random(0))
+        count = len((await self._tokenize(profile, sample))[0])
+        return replace(found, tokens_per_word=count / len(sample.split())) if count else found
+
+    async def _tokenize(self, profile: Profile, text: str) -> tuple[list[int], list[str]]:
+        """Token ids and texts; vLLM and SGLang read `prompt`, llama.cpp `content`."""
+        body = {"model": profile.model, "prompt": text, "content": text, "add_special_tokens": False}
+        answer = await self._json("POST", "/tokenize", body | {"return_token_strs": True})
+        ids = answer.get("tokens")
+        numbers = [token for token in ids if isinstance(token, int)] if isinstance(ids, list) else []
+        return numbers, [str(token) for token in answer.get("token_strs") or ()]
 
     async def _accepted(self, profile: Profile) -> Profile:
-        """Sends a small completion, with less each time the server says 4xx, until it answers."""
+        """Sends a small completion, with less each time the server says 4xx, until it answers.
+
+        A server that answers otherwise is loaded all the same: the levels then say how it fails.
+        """
         attempt = profile
         while True:
             exchange = await self._complete(attempt)
-            if exchange.outcome in (Outcome.OK, Outcome.SHORT):
+            outcome, status = exchange.outcome, exchange.reply.status
+            if outcome in (Outcome.OK, Outcome.SHORT):
                 return self._learned(attempt, exchange)
+            words = f"{outcome} from {ROUTES[self.plan.api]}: {exchange.reply.message or 'no answer'}"
+            if status in (401, 403) or outcome in (Outcome.TIMEOUT_TTFT, Outcome.TIMEOUT_IDLE):
+                raise PreflightError(words)
             less = self._with_less(attempt, exchange.reply.message.lower())
-            if exchange.outcome is not Outcome.HTTP_4XX or exchange.reply.status in (401, 403, 404) or not less:
-                words = exchange.reply.message or "no answer"
-                raise PreflightError(f"{exchange.outcome} from {ROUTES[self.plan.api]}: {words}")
+            if outcome is not Outcome.HTTP_4XX or status == 404 or less is None:
+                return replace(profile, trouble=words)
             attempt = less
 
+    def _level(self) -> Level:
+        """A request no longer than the shortest answer of the plan, so that it is answered alike."""
+        output_len = min((level.output_len for level in self.plan.levels), default=_OUTPUT_LEN)
+        return Level("preflight", 1, 1, _INPUT_LEN, min(output_len, _OUTPUT_LEN))
+
     async def _complete(self, profile: Profile) -> Exchange:
-        prompts = Prompts(self.plan, profile)
-        body = json.loads(prompts.body(_LEVEL, -1, 0))
+        prompts, level = Prompts(self.plan, profile), self._level()
+        body = json.loads(prompts.body(level, -1, 0))
         if profile.stream_usage:
             body["stream_options"]["continuous_usage_stats"] = True
         connection = await self.connector.open()
-        reply = Reply(self.plan.api == "chat", _LEVEL.output_len if prompts.exact_output else None)
+        reply = Reply(self.plan.api == "chat", level.output_len if prompts.exact_output else None)
         data = json.dumps(body).encode()
         request = self.connector.origin.request("POST", ROUTES[self.plan.api], self.headers, data)
         exchange = Exchange(reply, Meter(), 0.0)
@@ -113,14 +137,14 @@ class Probe:
         reply, times = exchange.reply, exchange.reply.times
         tokens = reply.completion_tokens
         later = (tokens or len(times)) - (reply.first_tokens or 1)
+        early = "answers end before the asked length, though ignore_eos was accepted: they count as failed"
         return replace(
             profile,
             tokens_per_chunk=tokens / len(times) if tokens else None,
-            prompt_exact=reply.prompt_tokens == _LEVEL.input_len if reply.prompt_tokens is not None else None,
+            prompt_exact=reply.prompt_tokens == _INPUT_LEN if reply.prompt_tokens is not None else None,
             ttft_s=times[0] - exchange.start_s,
             tpot_s=(times[-1] - times[0]) / later if later > 0 and len(times) > 1 else None,
-            ignore_eos=profile.ignore_eos and exchange.outcome is Outcome.OK,
-            refused=profile.refused + (("ignore_eos",) if exchange.outcome is Outcome.SHORT else ()),
+            trouble=early if exchange.outcome is Outcome.SHORT else None,
         )
 
     def _with_less(self, profile: Profile, words: str) -> Profile | None:

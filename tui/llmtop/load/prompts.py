@@ -36,6 +36,7 @@ above the station never stopped, the bakery smelled of cinnamon, and each evenin
 frozen lake so that skaters could find their way home across the dark."""
 
 FALLBACK_TOKENS_PER_WORD = 1.3
+_MIN_WORDS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class Profile:
     """What preflight learned about a server: its names, and what of a request it accepts.
 
     `ids` is the token pool, `words` are words of one token each; either may be empty. `tokens_per_word`
-    sizes texts of ordinary words where neither is known. `refused` names what was dropped.
+    sizes texts of ordinary words where neither is known. `refused` names what was dropped, `trouble` says in
+    words what is wrong with its answers.
     """
 
     model: str | None = None
@@ -61,6 +63,7 @@ class Profile:
     ttft_s: float | None = None
     tpot_s: float | None = None
     refused: tuple[str, ...] = ()
+    trouble: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with one key per field."""
@@ -96,8 +99,9 @@ class Prompts:
         self._plan = plan
         self._profile = profile
         self._pool = [str(token) for token in profile.ids]
-        self._words = list(profile.words) if len(profile.words) >= 50 else PAGE.replace("\n", " ").split()
-        self._per_word = 1.0 if len(profile.words) >= 50 else max(profile.tokens_per_word, 0.1)
+        self.has_words = len(profile.words) >= _MIN_WORDS
+        self._words = list(profile.words) if self.has_words else PAGE.split()
+        self._per_word = 1.0 if self.has_words else max(profile.tokens_per_word, 0.1)
 
     def body(self, level: Level, level_index: int, request: int) -> bytes:
         """The JSON body of one request; `request` -1 is the warm-up's."""

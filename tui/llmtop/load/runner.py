@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import tempfile
 import threading
 import time
 from base64 import b64encode
@@ -28,13 +29,15 @@ from llmtop.load.files import RunFiles, new_directory, state_dir
 from llmtop.load.levelplay import LevelPlay, Watcher
 from llmtop.load.plan import Plan
 from llmtop.load.prompts import Profile
-from llmtop.load.scenarios import SCENARIOS
+from llmtop.load.scenarios import SCENARIOS, fit
 from llmtop.load.summary import LevelRaw, detailed_arrays, level_result
 from llmtop.load.transport import Connector, Origin
 from llmtop.load.verdict import failure, judge, single_user
 from llmtop.model.snapshot import Snapshot
+from llmtop.model.units import clean
 
 GAIN = 1.05
+_WORDS = 400
 DRAIN_S = 10.0
 
 
@@ -78,8 +81,11 @@ async def read_counters(url: str, options: RunOptions) -> ServerCounters | None:
 @contextlib.contextmanager
 def run_lock(directory: Path) -> Any:
     """One run at a time per user; raises `LoadError` naming the process that runs one."""
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = directory / "load.lock"
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:  # a read-only home must not forbid a run that writes nothing
+        directory = Path(tempfile.gettempdir())
+    path = directory / f"load-{os.getuid()}.lock"
     file: IO[str]
     with open(path, "a+", encoding="ascii") as file:
         try:
@@ -101,7 +107,7 @@ class LoadRun:
         self._options = options
         self._emit = on_event
         self._connector = Connector(Origin.parse(plan.url), ca=options.ca, insecure=options.insecure)
-        self._watcher = Watcher(CounterReader(self._connector, options.headers), options.snapshots)
+        self._watcher = Watcher(plan.url, CounterReader(self._connector, options.headers), options.snapshots)
         self._children: list[Child] = []
         self._profile = Profile()
         self._results: list[dict[str, Any]] = []
@@ -129,23 +135,38 @@ class LoadRun:
                 await self._levels()
             except WorkerFailed as error:
                 if not self._results and not self._stop.is_set():
-                    raise LoadError(str(error)) from None
+                    raise LoadError(clean(str(error), _WORDS)) from None
                 if not self._stop.is_set():
-                    self._emit(Warned(str(error)))
+                    self._warn(str(error))
             finally:
                 await self._end()
         return self._finish()
+
+    def _warn(self, text: str) -> None:
+        """Passes words on, some of them the server's, without what could move a terminal's cursor."""
+        self._emit(Warned(clean(text, _WORDS)))
 
     async def _preflight(self) -> None:
         self._before = await self._watcher.read()
         child = await self._child()
         child.say(cmd="preflight")
         self._profile = Profile.from_json((await child.hear("preflight"))["profile"])
+        if self._profile.trouble:
+            self._warn(self._profile.trouble)
         if self._profile.refused:
-            self._emit(Warned(f"the server refuses {', '.join(self._profile.refused)}: left out"))
+            self._warn(f"the server refuses {', '.join(self._profile.refused)}: left out")
         if self._before is None:
-            self._emit(Warned("no counters at /metrics: totals are not checked, queue and KV are unknown"))
+            self._warn("no counters at /metrics: totals are not checked, queue and KV are unknown")
+        self._fit(child)
         self._emit(Preflighted(self._profile, self._before))
+
+    def _fit(self, child: Child) -> None:
+        """Cuts prompts to the model's length, here and in the worker that already has the plan."""
+        fitted = fit(self.plan, self._profile.max_model_len)
+        if fitted != self.plan:
+            self._warn(f"prompts cut: the model takes {self._profile.max_model_len} tokens")
+            self.plan = fitted
+            child.say(cmd="plan", plan=fitted.to_json())
 
     async def _child(self) -> Child:
         tls = {"ca": str(self._options.ca) if self._options.ca else None, "insecure": self._options.insecure}
@@ -162,9 +183,13 @@ class LoadRun:
         return self._children[:count]
 
     def _open_files(self) -> None:
-        if self._options.write:
-            root = self._options.root or state_dir() / "runs"
+        if not self._options.write:
+            return
+        root = self._options.root or state_dir() / "runs"
+        try:
             self._files = RunFiles(new_directory(root, self.plan.scenario, datetime.now()), self.plan)
+        except OSError as error:
+            raise LoadError(f"{root}: {error.strerror}: name another with --output-dir, or --no-files") from None
 
     async def _levels(self) -> None:
         fails = 0
@@ -174,7 +199,7 @@ class LoadRun:
             raw = await self._level(index)
             result = self._take(raw)
             self._emit(LevelDone(index, result))
-            if result["interrupted"]:
+            if result["interrupted"] or not result["completed"]:
                 return
             fails += failure(result, self.plan.slo) is not None
             if self.plan.adaptive and (fails >= 2 or self._gains_ended()):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from llmtop.load.plan import DEFAULT_SLO, ROUTES, Level, Plan
 
+_SOAK_TOKENS = 40_000_000
 _DOUBLING = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -22,7 +24,6 @@ class Options:
     request_rates: tuple[float, ...] | None = None
     burstiness: float = 1.0
     duration_s: float | None = None
-    max_model_len: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,9 @@ def _context(options: Options) -> list[Level]:
 
 def _soak(options: Options) -> list[Level]:
     boxed = replace(options, duration_s=options.duration_s or 1800.0)
-    return [_closed(boxed, c, 20_000, (2048, 128)) for c in options.concurrencies or (8,)]
+    size = options.input_len or 2048, options.output_len or 128
+    prompts = min(20_000, _SOAK_TOKENS // sum(size))
+    return [_closed(boxed, c, prompts, size) for c in options.concurrencies or (8,)]
 
 
 def _rate(options: Options) -> list[Level]:
@@ -138,10 +141,24 @@ def build(scenario: str, base: Plan, options: Options | None = None) -> Plan:
     """
     chosen, options = SCENARIOS[scenario], options or Options()
     levels = chosen.levels(options)
-    if options.max_model_len is not None:
-        levels = _fitting(levels, options.max_model_len)
+    if chosen.adaptive:
+        levels = _affordable(levels, base.caps.tokens)
     slo = base.slo if chosen.climbs or base.slo != DEFAULT_SLO else {}
     return replace(base, scenario=scenario, levels=tuple(levels), adaptive=chosen.adaptive, slo=slo)
+
+
+def _affordable(levels: list[Level], tokens: int) -> list[Level]:
+    """As many levels of a climb as the cap on tokens allows, one at least."""
+    costs = accumulate(level.num_prompts * (level.input_len + level.output_len) for level in levels)
+    return levels[: max(1, sum(cost <= tokens for cost in costs))]
+
+
+def fit(plan: Plan, max_model_len: int | None) -> Plan:
+    """The plan with prompts cut to what the model takes beside the answer, and the chat template's tokens."""
+    if max_model_len is None:
+        return plan
+    template = 256 if plan.api == "chat" else 0
+    return replace(plan, levels=tuple(_fitting(plan.levels, max_model_len - template)))
 
 
 def _fitting(levels: Sequence[Level], max_model_len: int) -> list[Level]:

@@ -20,14 +20,17 @@ ARRAYS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generate
 
 @dataclass(frozen=True, slots=True)
 class ServerWatch:
-    """Extremes seen at the server during a level; None = unknown. Watts are a mean, joules the level's."""
+    """Extremes seen at the server during a level; None = unknown.
+
+    `power_w` is the mean of the drivers' readings, `energy_w` the slope of their energy counters.
+    """
 
     kv_max: float | None = None
     waiting_max: int | None = None
     running_max: int | None = None
     headroom_min_bytes: int | None = None
     power_w: float | None = None
-    energy_j: float | None = None
+    energy_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def level_result(raw: LevelRaw) -> dict[str, Any]:
     vllm["failed"] = sum(not r.ok and r.outcome is not Outcome.CANCELLED for r in raw.records)
     vllm["latencies"] = [record.latency_s for record in raw.records]
     vllm["queue_times"] = [record.late_s for record in raw.records]
-    return vllm | dict(raw.plan.metadata) | _ours(raw, timings, aggregates)
+    return vllm | dict(raw.plan.metadata) | _ours(raw, timings, vllm)
 
 
 def detailed_arrays(raw: LevelRaw) -> dict[str, list[Any]]:
@@ -126,7 +129,7 @@ def _ours(raw: LevelRaw, timings: Sequence[stats.Timing], vllm: Mapping[str, Any
         "running_max": watch.running_max,
         "headroom_min_bytes": watch.headroom_min_bytes,
         "power_w": watch.power_w,
-        "joules_per_token": watch.energy_j / tokens if watch.energy_j is not None and tokens else None,
+        "joules_per_token": watch.energy_w * vllm["duration"] / tokens if watch.energy_w and tokens else None,
         "retried": sum(record.retried for record in raw.records),
         "late_max_s": max((record.late_s for record in raw.records), default=None),
         "errors": dict(Counter(str(r.outcome) for r in raw.records if not r.ok)),

@@ -1,7 +1,7 @@
 """The process that makes the load: `python -m llmtop.load.worker`.
 
 JSON lines on stdin: first `{"plan", "authorization", "parent", "tls"}`, then commands: `preflight`, `profile`,
-`prepare` (a level), `go` (at a time), `stop`. JSON lines on stdout: `hello preflight ready req snap level
+`plan`, `prepare` (a level), `go` (at a time), `stop`. JSON lines on stdout: `hello preflight ready req snap level
 error done`. It ends, and every connection with it, on `stop`, at the end of stdin, and with its parent.
 """
 
@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +104,20 @@ class Worker:
                 self._start(self._preflight())
             case "profile":
                 self._profile = Profile.from_json(command["profile"])
+            case "plan":
+                self._replan(Plan.from_json(command["plan"]))
             case "prepare":
                 self._start(self._prepare(command["level"], Share(**command["share"])))
             case "go":
                 self._start(self._go(command["t0"]))
+
+    def _replan(self, plan: Plan) -> None:
+        """Another plan for the same server; the caps of the first hold."""
+        plan = replace(plan, caps=self._plan.caps)
+        if problems := plan.problems():
+            self._pipe.emit("error", message="; ".join(problems))
+        else:
+            self._plan = plan
 
     def _start(self, work: Any) -> None:
         self._work = asyncio.ensure_future(self._guarded(work))

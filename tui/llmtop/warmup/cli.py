@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -71,9 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do what the flags say; returns the exit code."""
     try:
-        problem = _conflict(args)
+        problem = conflict(args)
         if problem is not None:
-            return _fail(problem)
+            return fail(problem)
         if args.compare:
             return _compare(Path(args.compare[0]), Path(args.compare[1]))
         if args.check:
@@ -82,10 +83,11 @@ def run(args: argparse.Namespace) -> int:
             return _once(args)
         return _launch(args) if args.command else _follow(args)
     except LogError as error:
-        return _fail(str(error))
+        return fail(str(error))
 
 
-def _conflict(args: argparse.Namespace) -> str | None:
+def conflict(args: argparse.Namespace) -> str | None:
+    """Why these flags do not go together, in words; None when they do."""
     sources = [name for name in ("container", "journal") if getattr(args, name)]
     if args.log and not args.command:
         sources.append("log")
@@ -102,7 +104,8 @@ def _conflict(args: argparse.Namespace) -> str | None:
     return None
 
 
-def _fail(text: str) -> int:
+def fail(text: str) -> int:
+    """Say what is wrong in one line; the exit code."""
     print(f"llmtop: {mask(text)}", file=sys.stderr)
     return _USAGE
 
@@ -128,7 +131,7 @@ def _finished(args: argparse.Namespace) -> Iterator[str]:
     if args.log and args.log != "-":
         yield from file_lines(Path(args.log))
         return
-    source = _source(args, follow=False)
+    source = line_source(args, follow=False)
     source.start()
     while not source.ended:
         lines = source.take()
@@ -143,7 +146,7 @@ def _compare(a: Path, b: Path) -> int:
     try:
         text = compare(_report_or_log(a), _report_or_log(b), (a.stem, b.stem) if a.stem != b.stem else (str(a), str(b)))
     except ValueError as error:
-        return _fail(str(error))
+        return fail(str(error))
     sys.stdout.write(text)
     return 0
 
@@ -189,7 +192,8 @@ def _check(args: argparse.Namespace) -> int:
 # ------------------------------------------------------------------------------------------- live watching
 
 
-def _source(args: argparse.Namespace, follow: bool = True) -> LineSource:
+def line_source(args: argparse.Namespace, follow: bool = True) -> LineSource:
+    """The log that the flags name; raises LogError."""
     if args.container:
         return container(args.container, follow)
     if args.journal:
@@ -202,7 +206,7 @@ def _source(args: argparse.Namespace, follow: bool = True) -> LineSource:
 def _follow(args: argparse.Namespace) -> int:
     has_log = bool(args.log or args.container or args.journal)
     url = args.url or (None if has_log else "http://127.0.0.1:8000")
-    watch = make_watch(args, _source(args) if has_log else None, url)
+    watch = make_watch(args, line_source(args) if has_log else None, url)
     view = PlainView(sys.stdout, args.json)
     watch.start()
     try:
@@ -231,7 +235,7 @@ def _launch(args: argparse.Namespace) -> int:
         watch.start()
     except OSError as error:
         watch.stop()
-        return _fail(f"{args.command[0]}: {error.strerror}") if error.filename != str(log) else _fail(str(error))
+        return fail(f"{args.command[0]}: {error.strerror}") if error.filename != str(log) else fail(str(error))
     view.say(f"the full log is kept in {log}")
     with _never_orphaned(launch):
         while not watch.done:
@@ -283,8 +287,6 @@ def _never_orphaned(launch: Launch) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        import signal
-
         launch.forward(signal.SIGTERM)
         raise
 

@@ -40,12 +40,12 @@ class MemoryLog:
         """Whether the machine was read once in full."""
         return self._source.ready()
 
-    def step(self) -> None:
-        """Take the newest reading and the dips since the last one."""
+    def step(self, judge: bool = False) -> None:
+        """Take the newest reading and the dips since the last one; `judge` brings the pools up to date at once."""
         sample = self._source.sample()
         for key, dip in sample.dips.items():
             self._add(key, dip)
-        if self.pools and sample.time - self._judged < _JUDGE_S:
+        if self.pools and not judge and sample.time - self._judged < _JUDGE_S:
             return
         self._judged, self._devices = sample.time, sample.devices
         self.pools = self._watch.update(pools(sample), sample.host, sample.time)
@@ -62,9 +62,9 @@ class MemoryLog:
             del times[0], values[0]
 
     def least(self, key: str, began: float, ended: float) -> Dip | None:
-        """The least headroom of a pool in an interval of Unix times; None when it was not read in it."""
+        """The least headroom of a pool from `began` until before `ended`; None when it was not read in between."""
         times = self._times.get(key, [])
-        first, last = bisect_left(times, began), bisect_right(times, ended)
+        first, last = bisect_left(times, began), bisect_left(times, ended)
         if first >= last:
             return None
         values = self._values[key][first:last]

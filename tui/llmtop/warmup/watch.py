@@ -98,7 +98,14 @@ class Watch:
             self._history = self._history or line.at is None
             self._last_line = line.at or self._last_line
         if not self._tracker.done:
-            self._local |= {pid for pid in self._tracker.processes if (self._procfs / str(pid)).exists()}
+            self._local |= {pid for pid in self._tracker.processes if self._lives(pid)}
+
+    def _lives(self, pid: int) -> bool:
+        """Whether the process is there and not a zombie that nobody has waited for."""
+        try:
+            return ") Z " not in (self._procfs / str(pid) / "stat").read_text()
+        except OSError:
+            return False
 
     def _answered(self) -> float | None:
         return None if self._health is None else self._health.answered_at
@@ -113,7 +120,7 @@ class Watch:
             self._closed = True
         elif self._tracker.suspected and silent >= _QUIET_S:
             self._tracker.quiet()
-        elif self._local and silent >= _GONE_S and not any((self._procfs / str(p)).exists() for p in self._local):
+        elif self._local and silent >= _GONE_S and not any(self._lives(p) for p in self._local):
             self._tracker.gone(now)
 
     def report(self) -> Report:
@@ -121,6 +128,7 @@ class Watch:
         startup = self._startup()
         machine = None
         if self._memory is not None:
+            self._memory.step(judge=True)
             startup = replace(startup, phases=tuple(self._measured(p) for p in startup.phases))
             startup = self._with_margin(startup)
             machine = self._memory.memory(self._local, not self._history)

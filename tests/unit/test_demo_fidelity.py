@@ -1,0 +1,52 @@
+"""The simulated machines beside the published figures: every one within ten per cent, and the table that shows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmtop.sources.demo import profile as profiles
+from llmtop.sources.demo.fidelity import Level, percentile, run_level
+from llmtop.sources.demo.published import TOLERANCE, Figure, figures, markdown
+
+FIGURES = list(figures())
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda f: f"{f.machine}: {f.what} ({f.unit})")
+def test_a_published_figure_is_reproduced(figure: Figure) -> None:
+    print(f"{figure.what}: published {figure.low}–{figure.high}, simulated {figure.simulated:.4g} {figure.unit}")
+    assert abs(figure.deviation) <= TOLERANCE
+
+
+def test_the_table_shows_every_figure() -> None:
+    lines = list(markdown())
+    print("\n".join(lines))
+    assert len(lines) == 2 + len(FIGURES) >= 42
+    assert any("8 users, P99 TTFT | 3.93 s" in line for line in lines)
+
+
+def test_deviation_counts_from_the_nearer_end_of_a_range() -> None:
+    assert Figure("m", "w", "s", 10, 20, 15).deviation == 0
+    assert Figure("m", "w", "s", 10, 20, 22).deviation == pytest.approx(0.10)
+    assert Figure("m", "w", "s", 10, 20, 8).deviation == pytest.approx(-0.20)
+    assert not Figure("m", "w", "s", 10, 20, 8).holds
+
+
+def test_the_first_wave_makes_the_p99() -> None:
+    profile = profiles.load("gb10")
+    result = run_level(profile, Level(8, 64, 2048, 128))
+    assert len(result.ttfts) == len(result.latencies) == 64
+    first_wave, later = result.ttfts[:8], result.ttfts[8:]
+    assert max(first_wave) > 2 * max(later)
+    assert result.ttft_p99 == pytest.approx(max(first_wave), rel=0.1)
+
+
+@pytest.mark.parametrize(("q", "expected"), [(0, 1.0), (50, 2.5), (99, 3.97), (100, 4.0)])
+def test_percentile_is_linear(q: float, expected: float) -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], q) == pytest.approx(expected)
+
+
+def test_a_finished_start_up_holds_what_a_ready_engine_holds() -> None:
+    for name in profiles.names():
+        profile = profiles.load(name)
+        held = sum(p.device + (profile.engine.kv_bytes if p.kv else 0) for p in profile.warmup)
+        assert held == pytest.approx(profile.engine_bytes, rel=1e-9), name

@@ -1,0 +1,145 @@
+"""Limits, sweet spot, first failing level and knee."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmtop.load import verdict
+from llmtop.load.verdict import BadLimit, judge, parse_goodput, parse_slo, single_user
+
+SLO = {"user_tok_s": 6.0, "ttft_p99": 4.0}
+
+
+def level(c: int, tok_s: float, p99_s: float, **more: Any) -> dict[str, Any]:
+    """A level of the sweep in the facts of a GB10."""
+    base = {
+        "level": f"c={c}",
+        "concurrency": c,
+        "request_rate_value": None,
+        "output_throughput": tok_s,
+        "user_tok_s": tok_s / c,
+        "p99_ttft_ms": p99_s * 1000,
+        "ttft_steady": 1.1,
+        "completed": 64,
+        "failed": 0,
+        "interrupted": False,
+    }
+    return base | more
+
+
+SWEEP = [level(1, 30.0, 0.5), level(8, 94.0, 3.93), level(16, 113.0, 7.9), level(32, 126.0, 17.0, user_tok_s=3.9)]
+
+
+def test_sweet_spot_first_fail_and_knee_in_words() -> None:
+    answer = judge(SWEEP, SLO)
+    assert (answer.sweet_spot, answer.knee, answer.met, answer.monotone) == (8, 32, True, True)
+    first = answer.first_fail
+    assert first is not None
+    assert (first.concurrency, first.criterion, first.value, first.burst_only) == (16, "ttft_p99", 7.9, True)
+    assert answer.words == (
+        "c=8: 94.0 tok/s (3.1x one user), 11.8 each, P99 TTFT 3.9 s. "
+        "c=16 fails: P99 TTFT 7.9 s (limit 4.0 s), burst only: the steady TTFT would pass."
+    )
+
+
+def test_a_gap_in_the_middle_ends_the_climb() -> None:
+    levels = [level(1, 30, 0.5), level(4, 60, 5.0, ttft_steady=4.5), level(8, 94, 3.0)]
+    answer = judge(levels, SLO)
+    assert (answer.sweet_spot, answer.monotone) == (1, False)
+    assert answer.first_fail is not None
+    assert not answer.first_fail.burst_only
+
+
+def test_levels_are_judged_in_the_order_of_their_load() -> None:
+    assert judge(list(reversed(SWEEP)), SLO).sweet_spot == 8
+
+
+def test_nothing_passes() -> None:
+    answer = judge([level(1, 30, 9.0)], SLO)
+    assert (answer.sweet_spot, answer.met) == (None, False)
+
+
+def test_errors_fail_a_level_unless_allowed() -> None:
+    bad = [level(1, 30, 0.5, failed=1)]
+    first = judge(bad, SLO).first_fail
+    assert first is not None
+    assert (first.criterion, first.value) == ("errors", 1)
+    assert judge(bad, SLO | {"errors": 1.0}).sweet_spot == 1
+
+
+def test_latencies_of_no_request_are_unknown_and_keep_no_limit() -> None:
+    first = judge([level(1, 0.0, 0.0, completed=0, user_tok_s=None)], {"ttft_p99": 4.0, "errors": 9.0}).first_fail
+    assert first is not None
+    assert first.value is None
+
+
+def test_interrupted_levels_are_left_out() -> None:
+    answer = judge([SWEEP[0], SWEEP[2] | {"interrupted": True}], SLO)
+    assert (answer.sweet_spot, answer.first_fail) == (1, None)
+    assert judge([SWEEP[0] | {"interrupted": True}], SLO).met is False
+
+
+def test_open_loop_levels_are_named_by_their_rate() -> None:
+    rates = [level(256, 30.0 * r, 0.5 * r, level=f"{r} req/s", request_rate_value=r, user_tok_s=9.0) for r in (1, 10)]
+    answer = judge(rates, SLO)
+    assert (answer.sweet_spot, answer.first_fail is not None) == (1, True)
+
+
+def test_where_levels_differ_in_size_every_one_must_pass() -> None:
+    sizes = [level(1, 30, 0.5, level="in 5000"), level(1, 30, 5.0, level="in 10000")]
+    answer = judge(sizes, SLO, climbs=False)
+    assert (answer.sweet_spot, answer.knee, answer.met) == (None, None, False)
+    assert judge(sizes, {"ttft_p99": 6.0}, climbs=False).met
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("ttft_p99=4s,user_tok_s=6", {"ttft_p99": 4.0, "user_tok_s": 6.0}),
+        ("ttft_mean=300ms", {"ttft_mean": 0.3}),
+        ("e2e_p95 = 1.5", {"e2e_p95": 1.5}),
+        ("attainment=99%,errors=0", {"attainment": 0.99, "errors": 0.0}),
+        ("user_tok_s=6tok/s", {"user_tok_s": 6.0}),
+        ("TTFT_P99=2m", {"ttft_p99": 120.0}),
+    ],
+)
+def test_limits_as_typed(text: str, limits: dict[str, float]) -> None:
+    assert parse_slo(text) == pytest.approx(limits)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ttft_p99", "ttft_p98=4", "ttft_p99=fast", "ttft_p99=-1s", "tok_s=4s", "errors=inf"]
+)
+def test_limits_that_cannot_be_meant(text: str) -> None:
+    with pytest.raises(BadLimit):
+        parse_slo(text)
+
+
+def test_goodput_as_vllm_writes_it() -> None:
+    assert parse_goodput(["ttft:4000", "tpot:100"]) == {"ttft": 4000.0, "tpot": 100.0}
+    for wrong in ("ttft=4", "itl:4", "ttft:x"):
+        with pytest.raises(BadLimit):
+            parse_goodput([wrong])
+
+
+def test_every_criterion_reads_a_key_of_a_level() -> None:
+    from llmtop.load.plan import Level, Plan
+    from llmtop.load.prompts import Profile
+    from llmtop.load.summary import LevelRaw, level_result
+
+    lone = Level("c=1", 1, 1, 1, 1)
+    raw = LevelRaw(Plan("http://x", (lone,)), Profile(), lone, True, (), 0.0, "20260101-000000")
+    assert {criterion.key for criterion in verdict.CRITERIA.values()} <= level_result(raw).keys()
+
+
+def test_single_user_speeds_are_taken_against_the_ping() -> None:
+    def sized(name: str, tokens: int, ttft: float, out: int = 1, tpot: float = 0.0) -> dict[str, Any]:
+        times = {"mean_ttft_ms": ttft, "std_ttft_ms": 1.0, "mean_tpot_ms": tpot, "std_tpot_ms": 0.1}
+        return {"level": name, "completed": 5, "input_len": tokens, "output_len": out, **times}
+
+    speeds = single_user(
+        [sized("ping", 16, 20.0), sized("pp2048", 2048, 528.0), sized("tg128@d0", 16, 20.0, 128, 25.0)]
+    )
+    assert [str(speed) for speed in speeds] == ["pp2048 4,000.0 ± 7.9", "tg128@d0 40.0 ± 0.2"]

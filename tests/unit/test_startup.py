@@ -1,0 +1,450 @@
+"""Start-up logs of every format: phases in order, figures, failures."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from llmtop.model.startup import Startup, Tracker, read_log
+from llmtop.model.startup_lines import PHASES, parse
+
+LOGS = Path(__file__).parents[1] / "fixtures" / "startup"
+
+
+def log(name: str) -> Startup:
+    return read_log((LOGS / f"{name}.log").read_text(encoding="utf-8").splitlines())
+
+
+def cause(lines: list[str]) -> str:
+    failure = read_log(lines).failure
+    assert failure is not None
+    return failure.cause
+
+
+def figures(s: Startup) -> tuple[float | None, ...]:
+    return (
+        s.weights_gib,
+        s.weights_seconds,
+        s.kv_cache_gib,
+        s.kv_cache_tokens,
+        s.max_concurrency,
+        s.graph_gib,
+        s.graph_seconds,
+        s.init_seconds,
+        s.ready_seconds,
+    )
+
+
+# name: version, weights GiB and s, KV GiB and tokens, concurrency, graphs GiB and s, init s, ready s
+FIGURES = {
+    "cuda-v0.6.6-v0engine": ("0.6.6", (14.9888, None, 5.01, None, 5.01, 0.21, 17, 21.75, 54)),
+    "rocm-v0.9-v0engine-offline": ("0.9.1", (0.2389, 0.612394, 171.53, None, 2439.55, 0.19, 8, 17.15, None)),
+    "cuda-v0.8.4-v1": ("0.8.4", (2.8876, 2.103112, None, 574208, 140.19, 0.48, 20, 33.1, 47)),
+    "h100-v0.11-tp2": ("0.11.0", (33.7121, 43.31002, 35.74, 1041024, 30.12, 1.93, 10, 57.91, 128)),
+    "h100-v0.11-tp2-compose-ansi": ("0.11.0", (33.7121, 43.31002, 35.74, 1041024, 30.12, 1.93, 10, 57.91, 128)),
+    "gb10-v0.21-ray-tp2": ("0.21.0", (60.9, 128.25, 21.75, 310000, 2.36, 1.35, 21, 76.0, 240)),
+    "gb10-v0.23-silent-warmup": (
+        "0.23.1rc1.dev40+gabcdef0",
+        (19.05, 127.900113, 56.1, 849942, 25.94, 0.51, 6, 436.22, 610),
+    ),
+    "gb10-v0.30-suggestion": ("0.30.0", (81.2, 179.51, 15.08, 233296, 56.95, 0.31, 8, 29.68, 232)),
+    "cpu-v0.8.5": ("0.8.5.post2", (None, 0.02, None, None, 3.12, None, None, 0.01, 23)),
+    "cpu-v0.10.2": ("0.10.2.post2", (None, 0.01, None, 9600, 9.38, None, None, 0.01, 17)),
+    "cpu-v0.32.0-compile": ("0.32.0", (None, 0.01, 1.0, 3072, 3.0, None, None, 17.66, 32.235)),
+    "cpu-v0.32.0-b3-dp2": ("0.32.0", (None, 0.03, 1.0, 3072, 3.0, None, None, 0.03, 104.257)),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_of_every_format(name: str) -> None:
+    s = log(name)
+    version, expected = FIGURES[name]
+    assert s.state == "ready"
+    assert s.version == version
+    assert figures(s) == pytest.approx(expected)
+
+
+# name: (phase, start_s, seconds); "*" marks a phase that wrote no line of its own
+PHASE_TABLE = {
+    "cuda-v0.6.6-v0engine": "start 0 10, weights 10 21, profile 31 2, kv 33 3, graphs 36 17, ready 53 1",
+    "cuda-v0.8.4-v1": "start 0 11, weights 11 2, compile 13 12, kv 25 1, graphs 26 20, ready 46 1",
+    "h100-v0.11-tp2": "start 0 24, weights 24 44, compile 68 43, *profile 111 3, kv 114 1, graphs 115 11, ready 126 2",
+    "gb10-v0.21-ray-tp2": "start 0 30, weights 30 130, compile 160 30, profile 190 22, kv 212 1, graphs "
+    "213 23, ready 236 4",
+    "gb10-v0.23-silent-warmup": "start 0 40, weights 40 128, compile 168 78, profile 246 124, kv 370 0, *warmup "
+    "370 228, "
+    "graphs 598 6, ready 604 6",
+    "cpu-v0.10.2": "start 0 16, weights 16 0, kv 16 0, warmup 16 0, ready 16 1",
+}
+
+
+@pytest.mark.parametrize("name", PHASE_TABLE)
+def test_phases_in_order_and_without_gaps(name: str) -> None:
+    found = log(name).phases
+    text = ", ".join(f"{'*' * p.inferred}{p.name} {p.start_s:g} {p.seconds:g}" for p in found)
+    assert text == PHASE_TABLE[name]
+    assert [p.name for p in found] == sorted((p.name for p in found), key=PHASES.index)
+
+
+def test_server_start_begins_with_the_last_engine() -> None:
+    def engine(rank: int, second: int, text: str) -> str:
+        return f"(EngineCore_DP{rank} pid={70 + rank}) INFO 10-25 13:00:{second:02d} [a.py:1] {text}"
+
+    took = "init engine (profile, create kv cache, warmup model) took {} s"
+    captured = "Graph capturing finished in 5 secs, took 1.0 GiB"
+    s = read_log(
+        [
+            engine(0, 0, "Starting to load model org/m..."),
+            engine(1, 1, "Starting to load model org/m..."),
+            engine(0, 20, captured),
+            engine(0, 20, took.format(18.5)),
+            engine(1, 30, captured),
+            engine(1, 30, took.format(28.25)),
+            "INFO:     Application startup complete.",
+        ]
+    )
+    assert s.init_seconds == 28.25
+    assert [(p.name, p.start_s, p.seconds) for p in s.phases] == [
+        ("start", 0, 0),
+        ("weights", 0, 15),
+        ("graphs", 15, 15),
+        ("ready", 30, 0),
+    ]
+
+
+def test_workers_keep_their_own_figures() -> None:
+    first, second = log("h100-v0.11-tp2").workers
+    assert (first.name, first.pid, first.weights_gib, first.kv_cache_gib, first.graph_gib) == (
+        "Worker_TP0",
+        81,
+        33.7105,
+        35.8,
+        1.93,
+    )
+    assert (second.name, second.weights_seconds, second.kv_cache_gib, second.graph_gib) == (
+        "Worker_TP1",
+        43.31002,
+        35.74,
+        -0.04,
+    )
+
+
+def test_what_the_log_says_beside_the_figures() -> None:
+    s = log("gb10-v0.30-suggestion")
+    assert {k: s.figures[k] for k in ("free_gib", "total_gib", "utilization", "requested_gib", "activation_gib")} == {
+        "free_gib": 110.34,
+        "total_gib": 121.69,
+        "utilization": 0.87,
+        "requested_gib": 105.87,
+        "activation_gib": 3.6,
+    }
+    tp = log("h100-v0.11-tp2")
+    assert (tp.figure("utilization"), tp.figure("max_num_seqs"), tp.figure("concurrency_tokens")) == (0.92, 64, 65536)
+    assert tp.url == "http://0.0.0.0:8000"
+    assert not any("topsecret" in line for line in tp.lines)
+
+
+PREFIX = "(EngineCore pid=311) "
+STARTED = [
+    "(APIServer pid=1) INFO 06-08 00:08:25 [api_server.py:1] vLLM API server version 0.24.0",
+    PREFIX + "INFO 06-08 00:08:30 [gpu_model_runner.py:1] Starting to load model org/m...",
+]
+LOADED = [*STARTED, PREFIX + "INFO 06-08 00:09:00 [r.py:1] Model loading took 20.0 GiB memory and 29.0 seconds"]
+KV = [
+    *LOADED,
+    PREFIX + "INFO 06-08 00:09:20 [w.py:1] Available KV cache memory: 12.48 GiB",
+    PREFIX + "INFO 06-08 00:09:20 [k.py:1] GPU KV cache size: 204,000 tokens, "
+    "Maximum concurrency for 4,096 tokens per request: 49.80x",
+]
+CAPTURING = [*KV, "Capturing CUDA graphs (decode, FULL):  10%|█         | 4/35 [00:00<00:02, 15.38it/s]"]
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 136.00 MiB. GPU 0 has a total capacity of 22.36 GiB "
+    "of which 120.88 MiB is free."
+)
+
+# lines before, failing line, phase, kind, some numbers
+FAILURES = {
+    "free too low": (
+        STARTED[:1],
+        "ValueError: Free memory on device cuda:0 (85.92/121.69 GiB) on startup is less than desired GPU "
+        "memory utilization "
+        "(0.92, 111.95 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.",
+        (
+            "start",
+            "free_too_low",
+            {"free_gib": 85.92, "total_gib": 121.69, "utilization": 0.92, "requested_gib": 111.95},
+        ),
+    ),
+    "free too low, old words": (
+        [],
+        "ValueError: Free memory on device (59.32/79.15 GiB) on startup is less than desired GPU memory "
+        "utilization (0.9, "
+        "71.24 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.",
+        ("start", "free_too_low", {"free_gib": 59.32}),
+    ),
+    "profiling": (
+        LOADED,
+        "AssertionError: Error in memory profiling. Initial free memory 82.94 GiB, current free memory "
+        "90.17 GiB. This ...",
+        ("profile", "profile_assert", {"initial_gib": 82.94, "current_gib": 90.17}),
+    ),
+    "no KV": (
+        [*LOADED, PREFIX + "INFO 06-08 00:09:20 [w.py:1] Available KV cache memory: -2.26 GiB"],
+        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
+        "initializing the "
+        "engine.",
+        ("kv", "no_kv", {}),
+    ),
+    "too long": (
+        KV,
+        "ValueError: To serve at least one request with the model's max seq len (262144), (16.0 GiB KV "
+        "cache is needed, which "
+        "is larger than the available KV cache memory (12.48 GiB). Based on the available memory, the "
+        "estimated maximum "
+        "model length is 204000. Try increasing `gpu_memory_utilization` or decreasing `max_model_len`.",
+        (
+            "kv",
+            "len_too_long",
+            {"max_model_len": 262144, "needed_gib": 16, "available_gib": 12.48, "estimated_max_len": 204000},
+        ),
+    ),
+    "too long, V0": (
+        [],
+        "ValueError: The model's max seq len (8192) is larger than the maximum number of tokens that can be "
+        "stored in KV "
+        "cache (5136). Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when "
+        "initializing the engine.",
+        ("kv", "len_too_long", {"max_model_len": 8192, "kv_tokens": 5136}),
+    ),
+    "graphs": (
+        CAPTURING,
+        OOM,
+        ("graphs", "out_of_memory", {"tried_gib": 136 / 1024, "total_gib": 22.36, "free_gib": 120.88 / 1024}),
+    ),
+    "weights": (STARTED, OOM, ("weights", "out_of_memory", {})),
+    "profile run": (LOADED, OOM, ("profile", "out_of_memory", {})),
+    "nothing known before": ([], OOM, (None, "out_of_memory", {})),
+    "sampler": (
+        CAPTURING,
+        "RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests. Please "
+        "try lowering "
+        "`max_num_seqs` or `gpu_memory_utilization` when initializing the engine.",
+        ("graphs", "warmup_oom", {"dummy_requests": 256}),
+    ),
+    "Ray": (
+        KV,
+        "ray.exceptions.OutOfMemoryError: 1 worker(s) were killed due to the node running low on memory. "
+        "Memory on the node "
+        "(IP: 192.0.2.2) was 113.76GB / 119.70GB (0.950345)",
+        ("kv", "ray_oom", {"used_gb": 113.76, "total_gb": 119.7, "share": 0.950345}),
+    ),
+    "DeepGEMM": (
+        KV,
+        "RuntimeError: Assertion error (csrc/apis/layout.hpp:60): Unknown SF transformation",
+        ("kv", "deep_gemm", {}),
+    ),
+    "option": ([], "vllm serve: error: unrecognized arguments: --gpu-mem 0.5", ("start", "usage", {})),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_failures_are_recognised_with_their_numbers(case: str) -> None:
+    before, line, (phase, kind, numbers) = FAILURES[case]
+    wrapped = [
+        PREFIX + "ERROR 06-08 00:09:30 [core.py:1] EngineCore failed to start.",
+        "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. "
+        "Failed core proc(s): {'EngineCore_DP0': 1}",
+    ]
+    s = read_log([*before, PREFIX + line if phase != "start" or before else line, *wrapped])
+    assert s.state == "failed"
+    assert s.failure is not None
+    assert (s.failure.phase, s.failure.kind) == (phase, kind)
+    assert s.failure.cause == line
+    assert {name: s.failure.numbers[name] for name in numbers} == pytest.approx(numbers)
+
+
+def test_unknown_exception_of_the_first_process_is_the_cause() -> None:
+    s = log("cpu-v0.32.0-fail-blocksize16")
+    assert s.failure is not None
+    assert s.failure.cause == "ValueError: No common block size for 16 (CPU_ATTN: [MultipleOf(32)])."
+    assert s.failure.phase == "kv"
+    assert s.phases[-1].name == "kv"
+
+
+def test_cpu_start_check_is_known_too() -> None:
+    failure = log("cpu-v0.32.0-fail-not-enough-memory").failure
+    assert failure is not None
+    assert failure.numbers == {"free_gib": 9.32, "total_gib": 10.84, "utilization": 0.92, "requested_gib": 9.97}
+
+
+def test_validation_error_takes_its_second_line() -> None:
+    s = read_log(
+        [
+            *STARTED[:1],
+            "(APIServer pid=1) Traceback (most recent call last):",
+            '(APIServer pid=1)   File "cli/main.py", line 92, in main',
+            "(APIServer pid=1) pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig",
+            "(APIServer pid=1)   Value error, User-specified max_model_len (9000) is greater than the derived "
+            "max_model_len (max_position_embeddings=8192). [type=value_error]",
+        ]
+    )
+    assert s.failure is not None
+    assert "User-specified max_model_len (9000)" in s.failure.cause
+    assert s.failure.numbers["max_model_len"] == 9000
+
+
+def test_traceback_names_the_phase_better_than_the_last_line() -> None:
+    lines = [
+        *KV,
+        PREFIX + "ERROR 06-08 00:09:40 [core.py:1] Traceback (most recent call last):",
+        PREFIX + 'ERROR 06-08 00:09:40 [core.py:1]   File "gpu_worker.py", line 5, in compile_or_warm_up_model',
+        PREFIX + 'ERROR 06-08 00:09:40 [core.py:1]   File "gpu_model_runner.py", line 7, in capture_model',
+        PREFIX + "ERROR 06-08 00:09:40 [core.py:1] RuntimeError: CUDA error: out of memory",
+    ]
+    failure = read_log(lines).failure
+    assert failure is not None
+    assert failure.phase == "graphs"
+
+
+def test_source_line_of_a_traceback_gives_way_to_the_message() -> None:
+    raised = (
+        PREFIX + 'ERROR 06-08 00:09:30 [core.py:1]     raise ValueError("No available memory for the cache blocks. "'
+    )
+    message = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`."
+    assert cause([raised, message]) == message
+    assert cause([raised]).startswith("ValueError: No available memory")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(-9, "killed"), (137, "killed"), (130, "stopped"), (143, "stopped"), (1, "exit")]
+)
+def test_death_without_a_word_is_told_by_the_exit_code(code: int, kind: str) -> None:
+    failure = read_log(LOADED, exit_code=code).failure
+    assert failure is not None
+    assert (failure.kind, failure.phase) == (kind, "profile")
+    assert failure.numbers == {"exit_code": code}
+
+
+def test_worker_killed_by_the_kernel_is_told_by_the_engine() -> None:
+    died = (
+        PREFIX
+        + "ERROR 06-08 00:09:40 [m.py:1] Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down."
+    )
+    failure = read_log([*LOADED, died, PREFIX + "ERROR 06-08 00:09:41 [core.py:1] EngineCore failed to start."]).failure
+    assert failure is not None
+    assert failure.kind == "killed"
+
+
+def test_wrapper_alone_is_a_failure_without_a_cause() -> None:
+    s = read_log([*STARTED, PREFIX + "ERROR 06-08 00:09:30 [core.py:1] EngineCore failed to start."])
+    assert s.failure is not None
+    assert "EngineCore failed" not in s.failure.cause
+
+
+def test_kernel_notice_is_no_failure() -> None:
+    s = read_log([*KV, "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051)"])
+    assert s.failure is None
+    assert len(s.notices) == 1
+
+
+def test_exception_that_the_server_survives_is_no_failure() -> None:
+    survived = [
+        "Traceback (most recent call last):",
+        '  File "x.py", line 1, in f',
+        "ImportError: no module named deep_ep",
+    ]
+    ended = ["(APIServer pid=1) INFO 06-08 00:10:00 [a.py:1] Starting vLLM server on http://0.0.0.0:8000"]
+    s = read_log([*KV, *survived, *ended, "INFO:     Application startup complete."])
+    assert (s.state, s.failure) == ("ready", None)
+
+
+def test_restart_loop_begins_anew() -> None:
+    lines = (LOGS / "cpu-v0.32.0-fail-not-enough-memory.log").read_text(encoding="utf-8").splitlines()
+    again = (LOGS / "cpu-v0.32.0-compile.log").read_text(encoding="utf-8").splitlines()
+    s = read_log([*lines, *again])
+    assert (s.state, s.failure) == ("ready", None)
+    assert s.ready_seconds == pytest.approx(32, abs=1)
+
+
+def test_lines_without_a_time_use_the_time_they_came() -> None:
+    tracker = Tracker()
+    tracker.feed(STARTED[0], 1000.0)
+    tracker.feed("INFO:     Application startup complete.", 1007.5)
+    s = tracker.startup()
+    assert (s.ready_seconds, s.ready_at) == (7.5, 1007.5)
+
+
+def test_log_without_any_time_has_no_seconds() -> None:
+    s = read_log(["vLLM API server version 0.9.0", "Starting to load model m...", "Application startup complete"])
+    assert s.state == "ready"
+    assert s.ready_seconds is None
+    assert [(p.start_s, p.seconds) for p in s.phases] == [(None, None)] * 3
+
+
+def test_new_year_and_leap_day() -> None:
+    assert log("gb10-v0.21-ray-tp2").ready_seconds == 240
+    lines = ["INFO 02-28 23:59:50 [a.py:1] x", "INFO 02-29 00:00:10 [a.py:1] Application startup complete"]
+    assert read_log(lines).ready_seconds == 20
+
+
+def test_live_times_are_exact_where_log_times_are_whole_seconds() -> None:
+    tracker = Tracker()
+    for at, line in zip((10.25, 11.5, 14.75, 15.0), [*LOADED, KV[3]], strict=True):
+        tracker.feed(line, at)
+    weights = next(p for p in tracker.startup().phases if p.name == "weights")
+    assert (weights.began, weights.ended) == (11.5, 14.75)
+
+
+def test_who_comes_later_begins_in_the_middle_of_a_phase() -> None:
+    tracker = Tracker()
+    for line in STARTED:
+        tracker.feed(line)
+    tracker.feed("Loading safetensors checkpoint shards:  54% Completed | 7/13 [01:30<01:19, 13.28s/it]", 50.0)
+    live = {p.name: (p.began, p.ended) for p in tracker.startup().phases}
+    assert live == {"start": (None, None), "weights": (50.0, None)}
+
+
+def test_progress_of_shards() -> None:
+    tracker = Tracker()
+    for line in [*STARTED, "Loading safetensors checkpoint shards:  54% Completed | 7/13 [01:30<01:19, 13.28s/it]"]:
+        tracker.feed(line)
+    progress = tracker.startup().progress
+    assert progress is not None
+    assert (progress.phase, progress.done, progress.total, progress.percent) == ("weights", 7, 13, 54)
+
+
+@pytest.mark.parametrize(
+    ("raw", "process", "pid", "text"),
+    [
+        ("(Worker_TP0 pid=81) INFO 10-25 13:00:25 [a.py:1] hello", "Worker_TP0", 81, "hello"),
+        ("vllm-1  | (EngineCore_DP0 pid=7) INFO 10-25 13:00:25 [a.py:1] hello", "EngineCore_DP0", 7, "hello"),
+        ("(VllmWorker rank=1 pid=9) INFO 10-25 13:00:25 [a.py:1] hello", "VllmWorker", 9, "hello"),
+        (
+            "(EngineCore pid=6) (RayWorkerWrapper pid=12, ip=192.0.2.1) hello [repeated 3x across cluster]",
+            "RayWorkerWrapper",
+            12,
+            "hello",
+        ),
+        ("2025-10-25T13:00:25.123456789Z INFO 10-25 13:00:25 [a.py:1] hello", None, None, "hello"),
+        ("Oct 25 13:00:25 spark-a vllm[812]: INFO 10-25 13:00:25 [a.py:1] hello", None, None, "hello"),
+        ("\x1b[1;36m(APIServer pid=5)\x1b[0;0m INFO 10-25 13:00:25 [a.py:1] hello", "APIServer", 5, "hello"),
+        (
+            "first\rsecond\rLoading pt checkpoint shards:  50% Completed | 1/2",
+            None,
+            None,
+            "Loading pt checkpoint shards:  50% Completed | 1/2",
+        ),
+    ],
+)
+def test_prefixes(raw: str, process: str | None, pid: int | None, text: str) -> None:
+    line = parse(raw)
+    assert (line.process, line.pid, line.text) == (process, pid, text)
+
+
+@pytest.mark.parametrize("piece", [" ", "a-", "a.", "1,", "| 1/", "x | ", "\x1b[", "--api-key ", "("])
+def test_long_lines_made_to_hurt_do_not(piece: str) -> None:
+    began = time.process_time()
+    read_log([piece * (65_000 // len(piece))])
+    assert time.process_time() - began < 2.0
