@@ -76,17 +76,26 @@ def _dispatch(argv: list[str]) -> int:
     return _watch(argv)
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """The flags that every watching command has."""
+def add_look(parser: argparse.ArgumentParser) -> None:
+    """The flags that choose between screen, table, lines and JSON, and how the screen looks."""
     out = parser.add_argument_group("output")
     out.add_argument("--once", action="store_true", help="print the state once and end")
     out.add_argument("--json", action="store_true", help="one JSON object per line (see `llmtop schema`)")
     out.add_argument("--plain", action="store_true", help="one line of text per interval, no screen")
-    out.add_argument("--record", metavar="FILE", type=Path, help="also write every snapshot to FILE (JSON Lines)")
-    out.add_argument("--record-raw", action="store_true", help="with --record: the raw metrics pages too")
     out.add_argument("--ascii", action="store_true", default=None, help="no block characters")
     out.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     out.add_argument("--theme", metavar="NAME", help="colour theme of the screen")
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """The flags that every watching command has."""
+    add_look(parser)
+    out = parser.add_argument_group("files")
+    out.add_argument("--record", metavar="FILE", type=Path, help="also write every snapshot to FILE (JSON Lines)")
+    out.add_argument("--record-raw", action="store_true", help="with --record: the raw metrics pages too")
+    out.add_argument(
+        "--prometheus-file", metavar="PATH", type=Path, help="also keep the last snapshot in PATH for node_exporter"
+    )
     how = parser.add_argument_group("measuring")
     how.add_argument("-d", "--interval", type=float, metavar="S", help="seconds between polls, 0.2 to 60 (1)")
     how.add_argument(
@@ -108,8 +117,9 @@ def _network(parser: argparse.ArgumentParser) -> None:
 def _watch_parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="llmtop",
-        description="What htop is for processes, for LLM serving: KV cache, memory headroom, queue and tokens per second.",
-        epilog="commands: llmtop demo [MACHINE] | load URL | warmup | replay FILE | schema   (each has --help)",
+        description="What htop is for processes, for LLM serving: KV cache, memory headroom, queue, tokens per second.",
+        epilog="commands: llmtop demo [MACHINE] | load URL | warmup | replay FILE | export FILE | schema"
+        "   (each has --help)",
     )
     parser.add_argument(
         "servers", nargs="*", metavar="URL", help="HOST:PORT, http(s)://…/prefix or a name of the configuration"
@@ -155,6 +165,7 @@ def base_settings(args: argparse.Namespace, config: dict[str, Any]) -> Settings:
         theme=args.theme or os.environ.get("LLMTOP_THEME") or config.get("theme"),
         record=args.record,
         record_raw=args.record_raw,
+        prometheus_file=args.prometheus_file,
     )
 
 
@@ -215,11 +226,12 @@ def _once(settings: Settings, machine: Any, as_json: bool, as_line: bool) -> int
     poller.stop()
     if not latest:
         raise RuntimeError("no snapshot within the deadline")
-    _print(_render(latest[0], as_json, as_line))
+    print_line(render(latest[0], as_json, as_line))
     return health(latest[0])
 
 
-def _render(snapshot: Any, as_json: bool, as_line: bool) -> str:
+def render(snapshot: Any, as_json: bool, as_line: bool) -> str:
+    """A snapshot as JSON, as a line or as a table."""
     if as_json:
         from llmtop.contract import to_json
 
@@ -235,7 +247,7 @@ def health(snapshot: Any) -> int:
     return EXIT_OK if servers and all(server.state.healthy for server in servers) else EXIT_UNHEALTHY
 
 
-def _print(text: str) -> None:
+def print_line(text: str) -> None:
     """Write a line as UTF-8, at once."""
     sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
     sys.stdout.buffer.flush()
@@ -253,7 +265,7 @@ def _stream(settings: Settings, machine: Any, as_json: bool) -> int:
 
     def take(snapshot: Any) -> None:
         try:
-            _print(_render(snapshot, as_json, True))
+            print_line(render(snapshot, as_json, True))
         except OSError:  # the reader has gone
             end(EXIT_OK)
 
@@ -283,8 +295,20 @@ def _schema(argv: list[str]) -> int:
     parser.parse_args(argv)
     from llmtop.contract import json_schema
 
-    _print(json.dumps(json_schema(), indent=2))
+    print_line(json.dumps(json_schema(), indent=2))
     return EXIT_OK
+
+
+def _replay(argv: list[str]) -> int:
+    from llmtop import replay_command
+
+    return replay_command.run(argv)
+
+
+def _export(argv: list[str]) -> int:
+    from llmtop import export
+
+    return export.run(argv)
 
 
 def _demo(argv: list[str]) -> int:
@@ -304,11 +328,9 @@ def _load(argv: list[str]) -> int:
 
 
 def _warmup(argv: list[str]) -> int:
-    from llmtop.warmup import cli
+    from llmtop import warmup_command
 
-    parser = CommandParser(prog="llmtop warmup", description="Watch a start-up and see how close it comes to an OOM.")
-    cli.add_arguments(parser)
-    return cli.run(parser.parse_args(argv))
+    return warmup_command.run(argv)
 
 
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
@@ -316,4 +338,6 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "demo": _demo,
     "load": _load,
     "warmup": _warmup,
+    "replay": _replay,
+    "export": _export,
 }

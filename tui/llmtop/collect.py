@@ -9,17 +9,59 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
 
 from llmtop.config import DEFAULT_PORT, Settings, Target
 from llmtop.model.assemble import Assembler
 from llmtop.model.snapshot import Snapshot
+from llmtop.prometheus import PrometheusFile
+from llmtop.record import Recorder
 from llmtop.sources.base import MachineSource
 from llmtop.sources.discover import server_processes
 from llmtop.watch import ServerWatch, devices_of
 
 RESCAN_S = 5.0
 Sink = Callable[[Snapshot], None]
+
+
+class Feed(Protocol):
+    """Where the snapshots of a screen come from: a poller, or the player of a recording."""
+
+    error: BaseException | None
+
+    @property
+    def recording(self) -> Path | None:
+        """The file that is being recorded to."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self, timeout_s: float = 0.5) -> None:
+        """End; waits no longer than `timeout_s`."""
+
+    def mark(self, text: str) -> None:
+        """Begin a new epoch with a mark."""
+
+    def note(self, text: str) -> None:
+        """Put a mark into the next snapshot."""
+
+    def starting(self, url: str, words: str | None) -> None:
+        """Tell what is known of the start-up of a server."""
+
+    def target(self, url: str) -> Target:
+        """The server under a URL."""
+
+    def set_interval(self, seconds: float) -> None:
+        """Another interval from now on."""
+
+    def record(self, path: Path | None) -> None:
+        """Record to a file from now on, or stop recording."""
+
+    def event(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Put something that is no snapshot into the recording."""
 
 
 class Poller:
@@ -32,6 +74,9 @@ class Poller:
         self._interval = settings.interval_s
         self._watches: list[ServerWatch] = []
         self._assembler = Assembler(settings.memory)
+        self._recorder = self._new_recorder(settings.record) if settings.record else None
+        self._textfile = PrometheusFile(settings.prometheus_file) if settings.prometheus_file else None
+        self._recorded_polls: dict[str, int] = {}
         self._stopping = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
@@ -61,8 +106,9 @@ class Poller:
     def starting(self, url: str, words: str | None) -> None:
         """Tell what a followed log says of the start-up of a server; None when it is over."""
         for watch in self._watches:
-            if watch.target.url == url:
+            if watch.target.url == url and watch.followed != words:
                 watch.followed = words
+                self.event("phase", {"url": url, "text": words})
 
     def target(self, url: str) -> Target:
         """The server watched under a URL, with its key; a bare target for one that is not watched."""
@@ -72,6 +118,30 @@ class Poller:
         """Poll every `seconds` from now on."""
         self._interval = seconds
         self._soon(self._poke)
+
+    @property
+    def recording(self) -> Path | None:
+        """The file that is being recorded to; also while writing to it fails."""
+        recorder = self._recorder
+        return recorder.path if recorder is not None else None
+
+    def record(self, path: Path | None) -> None:
+        """Record to a file from the next snapshot on, or stop recording."""
+        recorder = self._new_recorder(path) if path else None
+        if recorder is not None:
+            recorder.open()
+        before, self._recorder = self._recorder, recorder
+        if before is not None:
+            self._soon(before.close)
+
+    def event(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Put something that is no snapshot into the recording, if there is one: a load result, a phase."""
+        recorder = self._recorder
+        if recorder is not None:
+            self._soon(lambda: recorder.event(kind, values))
+
+    def _new_recorder(self, path: Path) -> Recorder:
+        return Recorder(path, raw=self._settings.record_raw, interval_s=self._interval)
 
     @property
     def settled(self) -> bool:
@@ -96,10 +166,15 @@ class Poller:
             asyncio.run(self._main())
         except BaseException as error:  # handed to whoever owns the poller
             self.error = error
+        finally:
+            if self._recorder is not None:
+                self._recorder.close()
 
     async def _main(self) -> None:
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
         self._machine.start()
+        if self._recorder is not None:
+            self._recorder.open()  # so that the first snapshot already says when it cannot be written
         await self._find()
         await self._tick()  # pays for imports and connecting; the grid of deadlines begins after it
         deadline = scanned = self._loop.time()
@@ -132,7 +207,11 @@ class Poller:
         if self._settings.found:
             targets = (*targets, *await asyncio.to_thread(local_targets, self._settings))
         known = {watch.target.url for watch in self._watches}
-        fresh = [ServerWatch(target, self._settings) for target in targets if target.url not in known]
+        fresh: list[ServerWatch] = []
+        for target in targets:
+            if target.url not in known:
+                known.add(target.url)
+                fresh.append(ServerWatch(target, self._settings))
         await asyncio.gather(*(watch.prepare() for watch in fresh))
         self._watches += fresh
 
@@ -141,11 +220,31 @@ class Poller:
         if polls:
             await asyncio.wait(polls, timeout=0.8 * self._interval)
         if not self._stopping.is_set():
-            self._sink(self._snapshot())
+            snapshot = self._snapshot()
+            self._write(snapshot)
+            self._sink(snapshot)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        """Write the files first: they do not wait for a screen or a pipe."""
+        recorder = self._recorder
+        if recorder is not None:
+            self._write_pages(recorder)
+            recorder.write(snapshot)
+        if self._textfile is not None:
+            self._textfile.write(snapshot)
+
+    def _write_pages(self, recorder: Recorder) -> None:
+        for watch in self._watches if recorder.raw else ():
+            if watch.body is not None and self._recorded_polls.get(watch.target.url) != watch.polls:
+                self._recorded_polls[watch.target.url] = watch.polls
+                recorder.page(watch.target.url, watch.body)
 
     def _snapshot(self) -> Snapshot:
         t, now = time.monotonic(), time.time()
         sample = self._machine.sample()
+        outputs = (self._recorder, self._textfile)
+        trouble = tuple(output.status for output in outputs if output is not None and output.status is not None)
+        sample = replace(sample, status=(*sample.status, *trouble))
         shown = [watch for watch in self._watches if not self._nobody_there(watch)]
         views = [watch.view(t, now) for watch in shown]
         for watch, view in zip(shown, views, strict=True):

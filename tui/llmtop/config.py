@@ -66,6 +66,7 @@ class Settings:
     theme: str | None = None
     record: Path | None = None
     record_raw: bool = False
+    prometheus_file: Path | None = None
     allow_remote_load: bool = False
     found: bool = False  # the targets were found on this host, not named
 

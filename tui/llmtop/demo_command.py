@@ -37,7 +37,11 @@ def run(argv: list[str]) -> int:
             lines = follow_file(log) if log else None
             target = Target(demo.url, max_num_seqs=model.engine.max_num_seqs)
             return watch(
-                args, replace(settings, targets=(target,)), SimulatedMachine(model, demo.control), lines, demo.url
+                args,
+                replace(settings, targets=(target,)),
+                SimulatedMachine(model, demo.control),
+                lines,
+                demo.url if lines else None,
             )
     except (RuntimeError, profile.ProfileError) as error:
         raise UsageError(str(error)) from None

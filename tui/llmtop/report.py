@@ -36,8 +36,9 @@ def _server_lines(server: ServerView) -> Iterator[str]:
         f"{count(server.max_model_len)}"
     )
     reasons = ", ".join(f"{name} {number}" for name, number in server.waiting_by_reason.items() if number)
+    running = f"running {count(server.running)} of {count(server.max_num_seqs)}"
     yield (
-        f"  queue       running {count(server.running)} of {count(server.max_num_seqs)}  waiting {count(server.waiting)}"
+        f"  queue       {running}  waiting {count(server.waiting)}"
         + (f" ({reasons})" if reasons else "")
         + f"  preempted {count(server.preemptions_total)}  prefix hit {percent(server.prefix_hit_rate, 0)}"
     )
@@ -95,7 +96,8 @@ def quantile_text(value: Quantile | None) -> str:
 def _pool(pool: Pool) -> str:
     low = ""
     if pool.low_water_bytes is not None and pool.low_water_time is not None:
-        low = f"  low-water {gib(pool.low_water_bytes)} at {time.strftime('%H:%M:%S', time.localtime(pool.low_water_time))}"
+        clock = time.strftime("%H:%M:%S", time.localtime(pool.low_water_time))
+        low = f"  low-water {gib(pool.low_water_bytes)} at {clock}"
     more = f"  (+{gib(pool.reclaimable_bytes)} page cache)" if pool.kind == "hbm" and pool.reclaimable_bytes else ""
     return (
         f"  {pool.name:<24} headroom {gib(pool.headroom_bytes)} of {gib(pool.total_bytes)} GiB{more}{low}"
@@ -108,17 +110,11 @@ def _device(device: Device) -> str:
     if device.state != "OK":
         return f"  {name:<28} {device.state}  {device.reason or ''}".rstrip()
     throttle = f"  throttled: {', '.join(device.throttle)}" if device.throttle else ""
-    used = (
-        f"{bytes_text(device.memory.used)} used"
-        if device.memory
-        else "no memory of its own"
-        if device.unified
-        else UNKNOWN
-    )
-    return (
-        f"  {name:<28} util {_plain(device.util, '%')}  {_plain(device.power_w, 'W')}  {_plain(device.temperature_c, 'C')}"
-        f"  {_plain(device.sm_clock_mhz, 'MHz')}  {used}{throttle}"
-    )
+    used = "host memory" if device.unified else UNKNOWN
+    if device.memory:
+        used = f"{bytes_text(device.memory.used)} used"
+    facts = ((device.util, "%"), (device.power_w, "W"), (device.temperature_c, "C"), (device.sm_clock_mhz, "MHz"))
+    return f"  {name:<28} util {'  '.join(_plain(value, unit) for value, unit in facts)}  {used}{throttle}"
 
 
 def _plain(value: float | None, unit: str) -> str:

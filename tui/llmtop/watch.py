@@ -143,7 +143,8 @@ class ServerWatch:
     def view(self, t: float, now: float) -> ServerView:
         """The server at monotonic `t` and Unix `now`."""
         view = self._tracker.view(t, now, self.interval_s)
-        return replace(view, scrape_s=self._scrapes[-1] if self._scrapes else None)
+        took = self._scrapes[-1] if self._scrapes else None
+        return replace(view, scrape_s=took, interval_wanted_s=self._base_interval)
 
     def restarted(self) -> bool:
         """Whether a restart was seen since the last call."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 from llmtop.model.energy import EnergyMeter
 from llmtop.model.findings import Findings
 from llmtop.model.headroom import LowWater, MemoryMode, PoolWatch, pools
+from llmtop.model.machine import MachineSample
 from llmtop.model.snapshot import Device, Pool, ServerView, Snapshot
-from llmtop.sources.base import MachineSample
 
 
 class Assembler:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from llmtop.model.snapshot import Finding, Pool, ServerView, Snapshot, State
-from llmtop.model.units import bytes_text, duration, percent
+from llmtop.model.units import bytes_text, duration, percent, seconds
 
 LINGER_S = 5.0
 IDLE_WATTS = 30.0
@@ -84,16 +84,15 @@ def _cache_in_the_way(snapshot: Snapshot) -> Iterator[Finding]:
     """CUDA sees only MemFree on unified memory: page cache can make a start fail though it would be given back."""
     starting = any(server.state in (State.STARTING, State.DOWN) and server.local for server in snapshot.servers)
     for pool in snapshot.pools:
-        if pool.kind == "unified" and starting and pool.cuda_free_bytes and pool.reclaimable_bytes:
-            if pool.reclaimable_bytes > 4 * pool.cuda_free_bytes and pool.reclaimable_bytes > 8 * 2**30:
-                yield Finding(
-                    "page-cache",
-                    "info",
-                    f"CUDA sees {bytes_text(pool.cuda_free_bytes)} free, page cache holds "
-                    f"{bytes_text(pool.reclaimable_bytes)} more",
-                    "MemFree against MemAvailable",
-                    "before a start: sync; echo 3 > /proc/sys/vm/drop_caches",
-                )
+        free, cache = pool.cuda_free_bytes or 0, pool.reclaimable_bytes or 0
+        if starting and pool.kind == "unified" and cache > max(4 * free, 8 * 2**30):
+            yield Finding(
+                "page-cache",
+                "info",
+                f"CUDA sees {bytes_text(free)} free, page cache holds {bytes_text(cache)} more",
+                "MemFree against MemAvailable",
+                "before a start: sync; echo 3 > /proc/sys/vm/drop_caches",
+            )
 
 
 def _stalled(snapshot: Snapshot) -> Iterator[Finding]:
@@ -182,18 +181,13 @@ def _rejections(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _slow_scrapes(snapshot: Snapshot) -> Iterator[Finding]:
     for server in snapshot.servers:
-        if (
-            server.interval_s
-            and server.scrape_s
-            and server.scrape_s > 0.05 * server.interval_s
-            and server.scrape_s > 0.5
-        ):
+        took, interval, wanted = server.scrape_s, server.interval_s, server.interval_wanted_s
+        if took and interval and wanted and interval >= 2 * wanted:
             yield Finding(
                 f"slow-page:{server.url}",
                 "info",
-                f"{_name(server)}: its metrics page takes {server.scrape_s:.1f} s, polled every {server.interval_s:.1f} s",
-                "more than 5 % of the interval",
-                None,
+                f"{_name(server)}: polled every {interval:.1f} s instead of {wanted:.1f} s",
+                f"its metrics page takes {seconds(took)}, more than 5 % of the interval",
             )
 
 
@@ -219,7 +213,7 @@ def _sources(snapshot: Snapshot) -> Iterator[Finding]:
     for source in snapshot.sources:
         # a machine without a driver is no trouble, one whose driver fails is
         if not source.ok and not (source.reason or "").startswith("no NVIDIA driver library"):
-            yield Finding(f"source:{source.name}", "warning", f"{source.name}: {source.reason or 'no data'}", None, None)
+            yield Finding(f"source:{source.name}", "warning", f"{source.name}: {source.reason or 'no data'}")
 
 
 RULES: tuple[Rule, ...] = (

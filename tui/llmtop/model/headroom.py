@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from llmtop.model.machine import Dip, MachineSample, MemInfo, NodeMem
 from llmtop.model.snapshot import Device, DeviceMemory, Host, Pool
-from llmtop.sources.base import Dip, MachineSample, MemInfo, NodeMem
 
 MemoryMode = Literal["auto", "unified", "discrete"]
 

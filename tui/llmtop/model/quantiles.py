@@ -20,7 +20,8 @@ P99_NEEDS = 100
 def delta(new: Histogram, old: Histogram | None) -> Histogram | None:
     """What was observed between two pages of the same process; None when their bounds differ.
 
-    `old` None means that the histogram did not exist yet. Reads are not atomic: each bucket is raised to the one before.
+    `old` None means that the histogram did not exist yet. Reads are not atomic: each bucket is raised to the one
+    before.
     """
     if old is None:
         old = Histogram(new.bounds, (0.0,) * len(new.counts), 0.0, 0.0)

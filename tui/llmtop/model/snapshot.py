@@ -141,6 +141,7 @@ class ServerView:
     up_s: float | None = None
     scrape_s: float | None = None
     interval_s: float | None = None
+    interval_wanted_s: float | None = None
     local: bool = False
     gpu_memory_utilization: float | None = None
 

@@ -35,7 +35,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a poll brought no page. `refused`: nobody listens; `auth`: 401 or 403; `empty`: 200 without engine families."""
+    """Why a poll brought no page: nobody listens, no answer, 401 or 403, 200 without engine families, anything else."""
 
     kind: Literal["refused", "timeout", "auth", "empty", "bad"]
     text: str

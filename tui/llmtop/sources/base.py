@@ -1,60 +1,10 @@
-"""What a memory source hands to the poller; the real machine, a recording and the demo speak the same."""
+"""Where readings of the machine come from: the real one, the demo and a recording speak the same."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from llmtop.model.snapshot import Device, Host, SourceStatus
-
-
-@dataclass(frozen=True, slots=True)
-class Dip:
-    """The least headroom of one pool since the last reading, and when it was seen (Unix time)."""
-
-    headroom_bytes: int
-    time: float
-
-
-@dataclass(frozen=True, slots=True)
-class MemInfo:
-    """The lines of /proc/meminfo and of the HBM node that headroom needs, in bytes."""
-
-    total: int | None = None
-    free: int | None = None
-    available: int | None = None
-    available_approx: bool = False
-    huge_total: int = 0
-    huge_free_bytes: int = 0
-    swap_total: int | None = None
-    swap_free: int | None = None
-    nodes: dict[int, NodeMem] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeMem:
-    """One NUMA node: total, free and page cache that could be given back (bytes), and whether it has CPUs."""
-
-    total: int
-    free: int
-    reclaimable: int
-    has_cpus: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MachineSample:
-    """One reading of the machine: host, devices, memory, and the dips caught since the last one.
-
-    `dips` is keyed like `model.headroom.pool_key`: a device uuid for HBM, "unified", "lpddr" or "ram".
-    """
-
-    time: float
-    host: Host = Host()
-    mem: MemInfo = MemInfo()
-    devices: tuple[Device, ...] = ()
-    cdmm: bool = False
-    dips: dict[str, Dip] = field(default_factory=dict)
-    status: tuple[SourceStatus, ...] = ()
+from llmtop.model.machine import MachineSample
 
 
 class MachineSource(Protocol):

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmtop.model.machine import MemInfo, NodeMem
 from llmtop.model.snapshot import Host
-from llmtop.sources.base import MemInfo, NodeMem
 
 # The inode of the first pid namespace is fixed in the kernel (PROC_PID_INIT_INO).
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from llmtop.model.headroom import MemoryMode, device_headroom, device_key, host_pool, is_unified, pool_key
+from llmtop.model.machine import Dip, MachineSample, MemInfo, NodeMem
 from llmtop.model.snapshot import Device, Host, SourceStatus
-from llmtop.sources.base import Dip, MachineSample, MemInfo, NodeMem
 from llmtop.sources.host import HostReader
 from llmtop.sources.nvml import NvmlReader
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from llmtop.sources.base import Dip, MachineSample, MachineSource
+from llmtop.model.machine import Dip, MachineSample
+from llmtop.sources.base import MachineSource
 
 
 class MachineTee:

@@ -15,15 +15,16 @@ from textual.app import SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
 
-from llmtop.collect import Poller
+from llmtop.collect import Feed, Poller
 from llmtop.config import MAX_INTERVAL_S, MIN_INTERVAL_S, Settings
 from llmtop.model.history import STEPS_S, History
+from llmtop.model.notices import Notices, sweet_spot
 from llmtop.model.snapshot import ServerView, Snapshot, State
 from llmtop.sources.base import MachineSource
 from llmtop.sources.startup_log import LineSource
 from llmtop.sources.tee import MachineTee
 from llmtop.ui.driver import RepaintingApp
-from llmtop.ui.keys import KEYS, bindings
+from llmtop.ui.keys import ALL_KEYS, REPLAY_ACTIONS, bindings
 from llmtop.ui.load_state import LoadControl
 from llmtop.ui.messages import LoadNews, SnapshotReady
 from llmtop.ui.panels.view import Scales, View
@@ -33,6 +34,7 @@ from llmtop.ui.screens.engines import EnginesScreen
 from llmtop.ui.screens.gpus import GpusScreen
 from llmtop.ui.screens.help import HelpScreen
 from llmtop.ui.screens.load import LoadScreen
+from llmtop.ui.screens.stage import StageScreen
 from llmtop.ui.screens.warmup import WarmupScreen
 from llmtop.ui.warmup_state import WarmupControl
 from llmtop_widgets.linetable import LineTable
@@ -41,6 +43,7 @@ from llmtop_widgets.statusbar import KeyBar
 THEMES = ("textual-dark", "textual-light", "tokyo-night", "solarized-light", "ansi-dark", "ansi-light")
 INTERVALS_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 NOTE_S = 4.0
+MOMENT_S = 8.0
 
 
 class LlmtopApp(RepaintingApp[None]):
@@ -54,6 +57,7 @@ class LlmtopApp(RepaintingApp[None]):
         "gpus": GpusScreen,
         "help": HelpScreen,
         "load": LoadScreen,
+        "stage": StageScreen,
         "warmup": WarmupScreen,
     }
 
@@ -71,7 +75,7 @@ class LlmtopApp(RepaintingApp[None]):
         self.settings = settings
         self.inbox: deque[Snapshot] = deque()
         tee = MachineTee(machine)
-        self.poller = Poller(settings, tee.branch(), self._arrived)
+        self.poller = self.open_feed(tee.branch())
         self.warmup = WarmupControl(tee, startup, startup_url)
         self.load = LoadControl(lambda: self.post_message(LoadNews()))
         self.history = History()
@@ -82,7 +86,13 @@ class LlmtopApp(RepaintingApp[None]):
         self.interval_s = settings.interval_s
         self.step_s = STEPS_S[1]
         self._note: tuple[str, float] = ("", 0.0)
+        self.notices = Notices()
+        self.moment: str | None = None  # what the stage announces
         self._starting = False
+
+    def open_feed(self, machine: MachineSource) -> Feed:
+        """What the snapshots come from."""
+        return Poller(self.settings, machine, self._arrived)
 
     # the terminal
 
@@ -123,7 +133,7 @@ class LlmtopApp(RepaintingApp[None]):
         if self.poller.error is not None:
             raise self.poller.error
         if self._note[0] and time.monotonic() > self._note[1]:
-            self._note = ("", 0.0)
+            self._note, self.moment = ("", 0.0), None
             self._show()
 
     def on_unmount(self) -> None:
@@ -142,16 +152,30 @@ class LlmtopApp(RepaintingApp[None]):
     @on(SnapshotReady)
     def _drain(self) -> None:
         while self.inbox:
-            self.latest = self.inbox.popleft()
-            self.history.push(self.latest)
+            self._take(self.inbox.popleft())
         self._notice_startup()
         if not self.paused and not (isinstance(self.screen, LoadScreen) and self.load.running):
             self._show()
 
+    def _take(self, snapshot: Snapshot) -> None:
+        """Remember a snapshot."""
+        self.latest = snapshot
+        self.history.push(snapshot)
+        for text in self.notices.push(snapshot):
+            self.announce(text)
+
     @on(LoadNews)
     def _take_load_news(self) -> None:
+        state = self.load.state
+        had_result = state is not None and state.result is not None
+        levels = len(state.done) if state is not None else 0
         for mark in self.load.drain():
             self.poller.note(mark)
+        for result in state.done[levels:] if state is not None else ():
+            self.poller.event("load_level", {"result": result})
+        if state is not None and state.result is not None and not had_result:
+            self.announce(sweet_spot(state.result))
+            self._show()
 
     def _notice_startup(self) -> None:
         """A server that starts up opens the warm-up page by itself, once."""
@@ -193,8 +217,15 @@ class LlmtopApp(RepaintingApp[None]):
             self.scales,
             self.interval_s,
             self.paused,
+            recording=self._recording(),
             note=self._note[0] or None,
         )
+
+    def _recording(self) -> str | None:
+        if self.poller.recording is None:
+            return None
+        failed = self.latest is not None and any(source.name == "recording" for source in self.latest.sources)
+        return "NOT RECORDED" if failed else "REC"
 
     def _show(self) -> None:
         if isinstance(self.screen, ViewScreen):
@@ -202,21 +233,30 @@ class LlmtopApp(RepaintingApp[None]):
 
     def note(self, text: str) -> None:
         """Say something for a few seconds."""
-        self._note = (text, time.monotonic() + NOTE_S)
+        self._note, self.moment = (text, time.monotonic() + NOTE_S), None
         self._show()
 
+    def announce(self, text: str | None) -> None:
+        """Have the next frame say that a moment worth showing has come; on the stage it is a banner."""
+        if text and not self.paused:
+            self._note, self.moment = (text, time.monotonic() + MOMENT_S), text
+
     # keys
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Whether an action is there: those of a replay are not."""
+        return action not in REPLAY_ACTIONS and super().check_action(action, parameters)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The command palette, from the table of keys."""
         del screen  # the same on every page
-        for row in KEYS:
-            if row.action not in ("command_palette", "back"):
+        for row in ALL_KEYS:
+            if row.action not in ("command_palette", "back") and self.check_action(row.name, ()):
                 yield SystemCommand(row.label, row.text, lambda action=row.action: self.run_action(action))
 
     @on(KeyBar.Pressed)
     async def _key_clicked(self, event: KeyBar.Pressed) -> None:
-        for row in KEYS:
+        for row in ALL_KEYS:
             if event.key in (row.shown, row.keys[0]):
                 await self.run_action(row.action)
                 return
@@ -253,6 +293,10 @@ class LlmtopApp(RepaintingApp[None]):
         if not isinstance(self.screen, WarmupScreen):
             await self._go("warmup")
 
+    async def action_stage(self) -> None:
+        """Large figures for an audience, or back from them."""
+        await self._go("dashboard" if isinstance(self.screen, StageScreen) else "stage")
+
     async def action_gpus(self) -> None:
         """All devices."""
         await self._go("gpus")
@@ -288,6 +332,13 @@ class LlmtopApp(RepaintingApp[None]):
         """A new epoch for low-water marks and peaks."""
         self.poller.mark("mark")
         self.note("mark set: low-water and peak start anew")
+
+    def action_record(self) -> None:
+        """Start recording to a file in the current folder, or stop it."""
+        before = self.poller.recording
+        path = None if before else Path(time.strftime("llmtop-%Y%m%d-%H%M%S.jsonl"))
+        self.poller.record(path)
+        self.note(f"recording to {path}" if path else f"recorded to {before}")
 
     def action_next_server(self) -> None:
         """Select the next server."""

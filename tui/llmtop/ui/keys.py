@@ -1,4 +1,7 @@
-"""The one table of keys: bindings, footer, help and command palette are made from it."""
+"""The one table of keys: bindings, footer, help and command palette are made from it.
+
+Those of a replay are there only while a recording is played, and the help names them always.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,11 @@ class Key:
     screens: tuple[str, ...] = ()  # empty = everywhere
     priority: bool = False
 
+    @property
+    def name(self) -> str:
+        """The action without its parameters."""
+        return self.action.partition("(")[0]
+
 
 KEYS: tuple[Key, ...] = (
     Key("load", ("l",), "Load", "Plan a load test of the selected server; starts nothing by itself", footer=2),
@@ -30,13 +38,15 @@ KEYS: tuple[Key, ...] = (
     Key("gpus", ("g",), "GPUs", "All devices and their processes", footer=6),
     Key("dashboard", ("d",), "Dashboard", "Back to the dashboard"),
     Key("stage", ("v",), "Stage", "Large figures for a projector", footer=9),
-    Key("pause", ("p", "space"), "Pause", "Freeze the view; collection goes on", footer=7),
+    Key("pause", ("p", "space"), "Pause", "Freeze the view; collection goes on. Replay: stop, play", footer=7),
     Key("next_server", ("tab",), "Next", "Show the next server", shown="Tab"),
     Key("previous_server", ("shift+tab",), "Previous", "Show the previous server", shown="Shift+Tab"),
     Key("zoom(1)", ("right_square_bracket",), "Zoom out", "Charts over a longer time", shown="]"),
     Key("zoom(-1)", ("left_square_bracket",), "Zoom in", "Charts over a shorter time", shown="["),
-    Key("faster", ("plus", "equals_sign"), "Faster", "Poll more often (not below 0.2 s)", shown="+"),
-    Key("slower", ("minus",), "Slower", "Poll less often (not above 60 s)", shown="-"),
+    Key(
+        "faster", ("plus", "equals_sign"), "Faster", "Poll more often (not below 0.2 s). Replay: play faster", shown="+"
+    ),
+    Key("slower", ("minus",), "Slower", "Poll less often (not above 60 s). Replay: play slower", shown="-"),
     Key("theme", ("t",), "Theme", "Next colour theme, light or dark"),
     Key("save_screen", ("s",), "Screenshot", "Save the screen as an SVG file"),
     Key("sort", ("o",), "Sort", "Sort by the next column; again at the end: the other way", screens=("engines",)),
@@ -47,6 +57,16 @@ KEYS: tuple[Key, ...] = (
     Key("command_palette", ("ctrl+p",), "Commands", "All commands by name", shown="Ctrl+P"),
     Key("leave", ("q", "f10", "ctrl+c", "ctrl+q"), "Quit", "Leave llmtop", footer=8, priority=True),
 )
+REPLAY_KEYS: tuple[Key, ...] = (
+    Key("seek(-10)", ("left",), "Back 10 s", "Replay: 10 s back", shown="Left", footer=2),
+    Key("seek(10)", ("right",), "On 10 s", "Replay: 10 s on", shown="Right", footer=3),
+    Key("seek_mark(-1)", ("less_than_sign",), "Mark back", "Replay: the mark before", shown="<", footer=5),
+    Key("seek_mark(1)", ("greater_than_sign",), "Next mark", "Replay: the next mark", shown=">", footer=5),
+    Key("step", ("full_stop",), "Step", "Replay: stop, and show the next snapshot", shown=".", footer=9),
+    Key("loop", ("L",), "Loop", "Replay: begin anew at the end, or not", footer=10),
+)
+ALL_KEYS = KEYS + REPLAY_KEYS
+REPLAY_ACTIONS = frozenset(row.name for row in REPLAY_KEYS)
 
 
 def bindings() -> list[Binding]:
@@ -63,6 +83,6 @@ def bindings() -> list[Binding]:
             tooltip=row.text,
             id=f"{row.action}.{place}",
         )
-        for row in KEYS
+        for row in ALL_KEYS
         for place, key in enumerate(row.keys)
     ]

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
+from typing import TYPE_CHECKING
 
 from llmtop.config import Settings, UsageError
+from llmtop.playback import Recording
 from llmtop.sources.base import MachineSource
 from llmtop.sources.startup_log import LineSource
+
+if TYPE_CHECKING:
+    from llmtop.ui.app import LlmtopApp
 
 # terminals that print what they do not understand of the kitty keyboard protocol
 _SIMPLE_TERMS = re.compile(r"^(linux|vt\d+|ansi|dumb|cons\d+|screen(\.|$))")
@@ -20,21 +25,41 @@ def run_ui(
     startup: LineSource | None = None,
     startup_url: str | None = None,
 ) -> int:
-    """Run the screen until it is left; the exit code. A crash is raised once the terminal is restored.
+    """Run the screen until it is left; the exit code.
 
     `startup` is the log of a start-up to follow on the warm-up page, `startup_url` the server it brings up.
     """
+    _prepare(settings)
+    from llmtop.ui.app import LlmtopApp
+
+    ansi = bool(os.environ.get("NO_COLOR"))
+    return _run(LlmtopApp(settings, machine, ansi=ansi, startup=startup, startup_url=startup_url))
+
+
+def run_replay(settings: Settings, recording: Recording, at: int, speed: float) -> int:
+    """Run the screen on a recording from snapshot `at` on; the exit code."""
+    _prepare(settings)
+    from llmtop.ui.replay import ReplayApp
+
+    return _run(ReplayApp(settings, recording, at=at, speed=speed, ansi=bool(os.environ.get("NO_COLOR"))))
+
+
+def _prepare(settings: Settings) -> None:
+    """What has to be decided before Textual is imported."""
     if _SIMPLE_TERMS.match(os.environ.get("TERM", "")):
         os.environ.setdefault("TEXTUAL_DISABLE_KITTY_KEY", "1")
-    from llmtop.ui.app import LlmtopApp
     from llmtop_widgets import glyphs
 
     if settings.ascii or needs_ascii():
         glyphs.use(glyphs.ASCII)
-    app = LlmtopApp(settings, machine, ansi=bool(os.environ.get("NO_COLOR")), startup=startup, startup_url=startup_url)
-    if settings.theme and settings.theme not in app.available_themes:
-        raise UsageError(f"there is no theme {settings.theme!r}; there are {', '.join(sorted(app.available_themes))}")
-    app.run(mouse=settings.mouse)
+
+
+def _run(app: LlmtopApp) -> int:
+    """Run the app; a crash is raised once the terminal is restored."""
+    theme = app.settings.theme
+    if theme and theme not in app.available_themes:
+        raise UsageError(f"there is no theme {theme!r}; there are {', '.join(sorted(app.available_themes))}")
+    app.run(mouse=app.settings.mouse)
     error = app._exception
     if error is not None:
         raise error

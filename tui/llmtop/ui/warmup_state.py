@@ -24,7 +24,7 @@ class WarmupControl:
         self.watch: Watch | None = None
         self.report: Report | None = None
         self._reported = 0.0
-        self.wanted = lines is not None
+        self.wanted = lines is not None or url is not None
         self.url = url
         self._kept: list[tuple[float, int]] = []
 

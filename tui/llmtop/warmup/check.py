@@ -11,9 +11,9 @@ from pathlib import Path
 
 from llmtop.model.budget import GIB
 from llmtop.model.headroom import pools
+from llmtop.model.machine import MachineSample
 from llmtop.model.preflight import Plan
 from llmtop.model.snapshot import Pool
-from llmtop.sources.base import MachineSample
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from llmtop.model.machine import Dip, MachineSample, MemInfo, NodeMem
 from llmtop.model.snapshot import Device, DeviceMemory, DeviceProcess, Host, SourceStatus
-from llmtop.sources.base import Dip, MachineSample, MemInfo, NodeMem
 from llmtop.sources.demo.profile import MachineConfig, Profile
 
 POLL_S = 0.1

@@ -54,7 +54,7 @@ def header(view: View, cells: int) -> Line:
     if view.snapshot is not None and view.snapshot.simulated:
         marks.append(Span(" simulated ", "info"))
     if view.recording:
-        marks.append(Span(f" {view.recording} ", "critical"))
+        marks.append(Span(f" {view.recording} ", "info" if view.recording.startswith("REPLAY") else "critical"))
     if view.paused:
         marks.append(Span(" PAUSED ", "low"))
     if server is None:

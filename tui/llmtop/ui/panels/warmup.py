@@ -100,8 +100,7 @@ def _timeline(report: Report, cells: int) -> list[Line]:
         heading("Phases", cells, "time and least headroom of each"),
         line(Span(f"  {'':<{NAME}}{'took':>8} {'':<{bar}}{'headroom GiB':>14}{'at':>10}", "label")),
     ]
-    for name in PHASES:
-        lines.append(_phase_row(name, known.get(name), startup, longest, least, bar))
+    lines += [_phase_row(name, known.get(name), startup, longest, least, bar) for name in PHASES]
     if startup.progress is not None and startup.state == "starting":
         done, speed = startup.progress, read_rate(startup)
         pace = f"  {speed:.2f} GiB/s" if speed else ""

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.widget import Widget
 
-from llmtop.ui.keys import KEYS, Key
+from llmtop.ui.keys import ALL_KEYS, Key
 from llmtop.ui.panels.frame import header
 from llmtop.ui.panels.view import View, asciify
 from llmtop_widgets import glyphs
@@ -45,7 +45,7 @@ class ViewScreen(Screen[None]):
         """The keys of the footer, the most important kept longest."""
         return [
             KeyHint(row.shown or row.keys[0], row.label, 0 if row.screens or row.action == "back" else row.footer)
-            for row in KEYS
+            for row in ALL_KEYS
             if self._in_footer(row)
         ]
 
@@ -54,6 +54,8 @@ class ViewScreen(Screen[None]):
         self.query_one(KeyBar).set_hints(self.hints())
 
     def _in_footer(self, row: Key) -> bool:
+        if not self.app.check_action(row.name, ()):
+            return False
         if row.action == "back":
             return self.name_in_keys != "dashboard"
         return self.name_in_keys in row.screens or (bool(row.footer) and row.action != self.name_in_keys)

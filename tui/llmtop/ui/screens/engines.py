@@ -158,7 +158,7 @@ def _row(entry: Entry) -> Row:
         else server.kv_engine or UNKNOWN
     )
     ttft = quantile_text(server.latency.ttft.p95) if engine is None else ""
-    cells = (
+    cells: tuple[Span, ...] = (
         Span(name, "" if engine is None else "dim"),
         Span(label),
         Span((engine.model if engine else server.model) or UNKNOWN, "dim"),

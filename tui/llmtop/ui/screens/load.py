@@ -17,7 +17,7 @@ from llmtop.config import Target
 from llmtop.load import safety
 from llmtop.load.plan import Plan, Speed, estimate_s
 from llmtop.load.runner import RunOptions
-from llmtop.load.scenarios import SCENARIOS, Options, bench_commands, build
+from llmtop.load.scenarios import SCENARIOS, Options, bench_commands, build, fit
 from llmtop.load.verdict import BadLimit, parse_slo
 from llmtop.model.units import duration
 from llmtop.ui.load_state import LoadControl
@@ -202,9 +202,8 @@ class LoadScreen(ViewScreen):
             output_len=_one(self._text("output"), "answer"),
             request_rates=_numbers(self._text("rates"), "rate") if self.scenario == "rate" else None,
             duration_s=_number(self._text("seconds"), "seconds"),
-            max_model_len=view.server.max_model_len,
         )
-        plan = build(self.scenario, base, options)
+        plan = fit(build(self.scenario, base, options), view.server.max_model_len)
         problems = plan.problems()
         if problems:
             raise BadField("; ".join(problems))

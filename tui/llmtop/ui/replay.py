@@ -1,0 +1,135 @@
+"""The app on a recording: the same pages; the keys that steer polling steer the playing."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import replace
+
+from llmtop.config import Settings
+from llmtop.model.history import History
+from llmtop.model.machine import MachineSample
+from llmtop.model.notices import Notices
+from llmtop.model.snapshot import Snapshot
+from llmtop.model.units import duration
+from llmtop.playback import Recording
+from llmtop.player import Jump, Place, Player
+from llmtop.sources.base import MachineSource
+from llmtop.ui.app import LlmtopApp
+from llmtop.ui.keys import REPLAY_ACTIONS
+from llmtop.ui.messages import SnapshotReady
+from llmtop.ui.panels.view import Scales, View
+
+LIVE_ACTIONS = frozenset(("load", "warmup", "mark", "record"))  # what cannot be done to the past
+NARROW = 72
+
+
+class PastMachine:
+    """In the place of a machine: a recording has its readings in the snapshots."""
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def sample(self) -> MachineSample:
+        """Nothing is known of now."""
+        return MachineSample(0.0)
+
+    def ready(self) -> bool:
+        """There is nothing to wait for."""
+        return True
+
+    def stop(self) -> None:
+        """Nothing to stop."""
+
+
+class ReplayApp(LlmtopApp):
+    """A recording on the screen."""
+
+    def __init__(
+        self, settings: Settings, recording: Recording, *, at: int = 0, speed: float = 1.0, ansi: bool = False
+    ) -> None:
+        self.past = recording
+        self.player = Player(recording, self._arrived, self._jumped, at=at, speed=speed)
+        self._jumps: deque[Jump] = deque()
+        super().__init__(settings, PastMachine(), ansi=ansi)
+
+    def open_feed(self, machine: MachineSource) -> Player:
+        """Snapshots come from the recording."""
+        del machine
+        return self.player
+
+    def on_mount(self) -> None:
+        """Say what could not be read."""
+        if self.past.notes:
+            self.call_after_refresh(self.note, "; ".join(self.past.notes))
+
+    # data
+
+    def _jumped(self, jump: Jump) -> None:
+        """In the player's thread."""
+        self._jumps.append(jump)
+        self._arrived(jump.snapshot)
+
+    def _take(self, snapshot: Snapshot) -> None:
+        if self._jumps and self._jumps[0].snapshot is snapshot:
+            jump = self._jumps.popleft()
+            if jump.afresh:
+                self.history, self.scales, self.notices = History(), Scales(), Notices()
+            for earlier in jump.past:
+                self.history.push(earlier)
+        super()._take(snapshot)
+
+    def _notice_startup(self) -> None:
+        """A start-up of the past is over."""
+
+    def _view(self) -> View:
+        place = self.player.place
+        return replace(super()._view(), recording=self._place_text(place), paused=not place.playing)
+
+    def _place_text(self, place: Place) -> str:
+        """`REPLAY 12:03:41 3m12s/10m00s 2x`, on a narrow screen without the lengths."""
+        parts = ["REPLAY", time.strftime("%H:%M:%S", time.localtime(place.time))]
+        if self.size.width >= NARROW:
+            parts.append(f"{duration(place.time - place.start)}/{duration(place.end - place.start)}")
+        return " ".join([*parts, f"{place.speed:g}x", *(["loop"] if place.loop else [])])
+
+    # keys
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What steers the playing is there, what acts on a server or a machine is not."""
+        return action in REPLAY_ACTIONS or (action not in LIVE_ACTIONS and super().check_action(action, parameters))
+
+    def action_pause(self) -> None:
+        """Stop playing, or go on."""
+        self.player.toggle()
+        self._show()
+
+    def action_faster(self) -> None:
+        """Play faster."""
+        self._change_speed(1)
+
+    def action_slower(self) -> None:
+        """Play slower."""
+        self._change_speed(-1)
+
+    def _change_speed(self, step: int) -> None:
+        self.player.change_speed(step)
+        self.note(f"playing {self.player.place.speed:g} times as fast")
+
+    def action_seek(self, seconds: float) -> None:
+        """Go forth or back in time."""
+        self.player.seek(seconds)
+
+    def action_seek_mark(self, step: int) -> None:
+        """Go to the next or the previous mark."""
+        if not self.player.seek_mark(step):
+            self.note("no mark after this" if step > 0 else "no mark before this")
+
+    def action_step(self) -> None:
+        """Stop, and show the next snapshot."""
+        self.player.step()
+
+    def action_loop(self) -> None:
+        """Begin anew at the end, or not."""
+        self.player.toggle_loop()
+        self.note("begins anew at the end" if self.player.place.loop else "stops at the end")
