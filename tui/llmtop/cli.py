@@ -23,6 +23,7 @@ from llmtop.config import (
     Target,
     UsageError,
     attach_key,
+    check_certificates,
     checked_interval,
     load_user_config,
     resolve_targets,
@@ -139,12 +140,11 @@ def _settings(args: argparse.Namespace) -> Settings:
     config = load_user_config()
     names: Sequence[str] = args.servers or config.get("watch", [])
     targets = resolve_targets(names, config, os.environ, args.api_key_env)
-    if args.ca is not None and not args.ca.is_file():
-        raise UsageError(f"--ca: there is no file {args.ca}")
     targets = tuple(
         replace(target, ca=args.ca or target.ca, insecure=args.insecure or target.insecure) for target in targets
     )
     base = base_settings(args, config)
+    check_certificates(targets)
     base = replace(base, allow_remote_load=args.allow_remote_load)
     return replace(base, targets=targets) if targets else _found_here(base, args)
 

@@ -173,6 +173,18 @@ def _named(name: str, entry: Mapping[str, Any], environ: Mapping[str, str]) -> T
     )
 
 
+def check_certificates(targets: Sequence[Target]) -> None:
+    """Raise UsageError for a certificate file that is not there or holds no certificate."""
+    for path in {target.ca for target in targets if target.ca is not None}:
+        import ssl
+
+        try:
+            ssl.create_default_context(cafile=path)
+        except OSError as error:  # ssl.SSLError is one
+            why = "holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror
+            raise UsageError(f"certificate authority {path}: {why}") from None
+
+
 def attach_key(targets: tuple[Target, ...], environ: Mapping[str, str], key_env: str | None) -> tuple[Target, ...]:
     """Give the key of the environment to the only origin there is; a key never goes to two."""
     origins = {target.origin for target in targets}

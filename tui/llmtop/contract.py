@@ -29,7 +29,7 @@ def plain(value: object) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if dataclasses.is_dataclass(value):
-        kind: type[object] = type(value)
+        kind: Any = type(value)
         return {name: plain(getattr(value, name)) for name in _names(kind)}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}

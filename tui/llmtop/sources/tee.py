@@ -29,8 +29,9 @@ class MachineTee:
         """Start the source with its first user."""
         with self._lock:
             self._users += 1
-            if self._users == 1:
-                self._source.start()
+            first = self._users == 1
+        if first:  # outside the lock: a driver that hangs here must not keep `stop` waiting
+            self._source.start()
 
     def stop(self) -> None:
         """Stop it with its last."""

@@ -1,10 +1,12 @@
 """The one table of keys: bindings, footer, help and command palette are made from it.
 
-Those of a replay are there only while a recording is played, and the help names them always.
+Those of a replay are there only while a recording is played, those of a load test on its page; the help names them
+always.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual.binding import Binding
@@ -65,12 +67,22 @@ REPLAY_KEYS: tuple[Key, ...] = (
     Key("step", ("full_stop",), "Step", "Replay: stop, and show the next snapshot", shown=".", footer=9),
     Key("loop", ("L",), "Loop", "Replay: begin anew at the end, or not", footer=10),
 )
+LOAD_KEYS: tuple[Key, ...] = (
+    Key("start", ("f5",), "Start", "Load test: start the plan; asks first", shown="F5", priority=True),
+    Key("scenario(1)", ("f6",), "Scenario", "Load test: the next kind of test", shown="F6", priority=True),
+    Key("new_plan", ("f7",), "Plan", "Load test: a new plan; from a comparison back to the answer", "F7", priority=True),
+    Key("stop", ("f8", "x"), "Stop", "Load test: stop at once", shown="F8", priority=True),
+    Key("copy", ("f9",), "Copy", "Load test: copy the equal vllm bench serve commands", shown="F9", priority=True),
+    Key("compare", ("c",), "Compare", "Load test: this run beside the one before it"),
+    Key("yes", ("y",), "Yes", "Load test: the answer that starts it"),
+    Key("no", ("n",), "No", "Load test: do not start"),
+)
 ALL_KEYS = KEYS + REPLAY_KEYS
 REPLAY_ACTIONS = frozenset(row.name for row in REPLAY_KEYS)
 
 
-def bindings() -> list[Binding]:
-    """Textual bindings for every key of the table."""
+def bindings(rows: Sequence[Key] = ALL_KEYS) -> list[Binding]:
+    """Textual bindings for the keys of a table, those that work everywhere unless told otherwise."""
     return [
         Binding(
             key,
@@ -78,11 +90,11 @@ def bindings() -> list[Binding]:
             row.label,
             show=False,
             key_display=row.shown or None,
-            # q must reach an input field, Ctrl+C and F10 must work even there
-            priority=row.priority and key != "q",
+            # a letter must reach an input field, Ctrl+C and the function keys must work even there
+            priority=row.priority and len(key) > 1,
             tooltip=row.text,
             id=f"{row.action}.{place}",
         )
-        for row in ALL_KEYS
+        for row in rows
         for place, key in enumerate(row.keys)
     ]

@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmtop.load.counters import ServerCounters
 from llmtop.load.events import (
     Draining,
     Event,
     Finished,
     FirstToken,
     LevelDone,
+    LevelPreparing,
     LevelStarted,
     Preflighted,
     Progress,
@@ -31,7 +33,8 @@ class LoadState:
     """One run from its start to its result."""
 
     plan: Plan
-    phase: str = "preflight"  # preflight, level, stopping, draining, finished, failed
+    phase: str = "preflight"  # preflight, preparing, level, stopping, draining, finished, failed
+    before: ServerCounters | None = None  # what the server counted before any load
     progress: Progress | None = None
     done: list[Mapping[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -51,8 +54,13 @@ class LoadState:
     def take(self, event: Event) -> str | None:
         """Fold an event in; returns the text of a mark for the charts when one is due."""
         match event:
+            case Preflighted(_, counters):
+                self.before = counters
+            case LevelPreparing():
+                self._enter("preparing")
             case LevelStarted(_, level, _):
-                self.phase, self.first_tokens = "level", []
+                self._enter("level")
+                self.first_tokens = []
                 return f"load {level.name}"
             case Progress():
                 self._progress(event)
@@ -65,9 +73,14 @@ class LoadState:
             case Finished(result):
                 self.phase, self.result = "finished", result
                 return "load ends"
-            case Preflighted() | RequestDone():
+            case RequestDone():
                 pass
         return None
+
+    def _enter(self, phase: str) -> None:
+        """The next phase, unless a stop is under way: events that were sent before it still come in."""
+        if self.phase != "stopping":
+            self.phase = phase
 
     def _progress(self, event: Progress) -> None:
         self.progress = event
@@ -122,13 +135,11 @@ class LoadControl:
         state = self.state
         if state is None:
             return []
-        stopping = state.phase == "stopping"
+        ended = self._thread is not None and not self._thread.running  # asked first: its last events are in by now
         marks = []
         while self._inbox:
             mark = state.take(self._inbox.popleft())
             marks += [mark] if mark else []
-        if stopping and state.phase == "level":
-            state.phase = "stopping"
-        if self._thread is not None and not self._thread.running and state.active:
+        if ended and state.active and self._thread is not None:
             state.phase, state.error = "failed", str(self._thread.error or "the load worker ended without a result")
         return marks

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmtop.model.snapshot import Pool, ServerView, State
+from llmtop.model.snapshot import Pool, ServerView
 from llmtop.model.units import UNKNOWN, count, si
 from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.server import KV_THRESHOLDS
 from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, chart
 from llmtop_widgets.bigtext import FONT_ROWS, big_lines, big_width
-from llmtop_widgets.text import Line, Span, crop, fit, line, spread, width
+from llmtop_widgets.text import Line, Span, beside, crop, fit, line, plain, spread, width
 
 LEAST_CELLS, LEAST_ROWS = 44, 14  # below: a line per figure
 GAP = 4
@@ -21,28 +21,28 @@ BIG = {"low": "series3", "critical": "series6"}  # "critical" is reverse video, 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number: what it is, its digits, how wide they may get before all digits shrink, its style, a word beside."""
+    """One number: what it is, its digits, digits of the usual width, its style, a word beside the label."""
 
     label: str
     digits: str
-    widest: str
+    usual: str
     style: str
     word: Line = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How the figures are set: so many side by side, in digits of this height."""
+    """How the figures are set: so many side by side, a pixel of a digit `wide` x `tall` cells."""
 
     columns: int
-    height: int
-    narrow: bool
+    wide: int = 1
+    tall: int = 1
+    stretch: int = 0  # rows more for each of the two stretches between the strokes
 
     @property
-    def rows(self) -> int:
-        """Rows of the whole grid: a label above the digits of each row, a blank between rows."""
-        down = 4 // self.columns
-        return down * (self.height + 1) + down - 1
+    def height(self) -> int:
+        """Rows of a digit."""
+        return FONT_ROWS * self.tall + 2 * self.stretch
 
 
 def stage_page(view: View, moment: str | None, cells: int, rows: int) -> list[Line]:
@@ -108,85 +108,94 @@ def _title(view: View, cells: int) -> Line:
 def figures(view: View) -> tuple[Figure, ...]:
     """Speed, users, KV cache, headroom: the server's as far as it is known, the tightest memory pool's."""
     server, pool = view.server or ServerView(""), tightest_pool(view.snapshot)
-    plain = "dim" if server.state is State.STALE else "value"
-    speed = "dim" if plain == "dim" else "series2"
+    usual = view.value
+    speed = "dim" if usual == "dim" else "series2"
     waiting = line(Span(f"+{count(server.waiting)} waiting", "low")) if server.waiting else ()
     return (
-        Figure("tokens per second", _short(server.rates.generation_tok_s), "8888", speed),
-        Figure("users served", _whole(server.running), "888", plain, waiting),
-        Figure("KV cache", _percent(server.kv_usage), "100%", _kv_style(server.kv_usage, plain)),
+        Figure("tokens per second", _speed(server.rates.generation_tok_s), "888", speed),
+        Figure("users served", _whole(server.running), "88", usual, waiting),
+        Figure("KV cache", _percent(server.kv_usage), "88%", _kv_style(server.kv_usage, usual)),
         _headroom(pool),
     )
 
 
 def _headroom(pool: Pool | None) -> Figure:
-    size = pool.headroom_bytes if pool else None
     state = pool.state if pool else None
     words = {"low": "LOW", "critical": "CRITICAL"}
     word = line(Span(f" {words[state]} ", LEVEL_STYLE[state])) if state in words else ()
     style = BIG.get(state or "", "value")
-    return Figure("headroom, GiB", _short(None if size is None else size / 2**30), "88.8", style, word)
+    return Figure("headroom, GiB", _size(pool.headroom_bytes if pool else None), "88.8", style, word)
 
 
-def _kv_style(usage: float | None, plain: str) -> str:
+def _kv_style(usage: float | None, usual: str) -> str:
     levels = [style for limit, style in KV_THRESHOLDS if usage is not None and usage >= limit]
-    return plain if plain == "dim" or not levels else BIG[levels[-1]]
+    return usual if usual == "dim" or not levels else BIG[levels[-1]]
 
 
 def _whole(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.0f}"
 
 
-def _short(value: float | None) -> str:
-    """Three digits or more: 4.2, 94.3, 1204, 12.4k."""
+def _speed(value: float | None) -> str:
+    """Digits that stand still: 4.2, 94, 1204, 12.4k."""
     if value is None:
         return UNKNOWN
-    if abs(value) < 99.95:
-        return f"{value:.1f}"
-    return f"{value:.0f}" if abs(value) < 9999.5 else f"{value / 1000:.1f}k"
+    if abs(value) >= 9999.5:
+        return f"{value / 1000:.1f}k"
+    return f"{value:.1f}" if abs(value) < 9.95 else f"{value:.0f}"
+
+
+def _size(value: float | None) -> str:
+    """GiB: 7.0, 23.3, 420."""
+    size = None if value is None else value / 2**30
+    return UNKNOWN if size is None else f"{size:.1f}" if abs(size) < 99.95 else f"{size:.0f}"
 
 
 def _percent(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value * 100:.0f}%"
+    if value is None:
+        return UNKNOWN
+    return "<1%" if 0 < value < 0.005 else f"{value * 100:.0f}%"
 
 
 def best_grid(shown: Sequence[Figure], cells: int, rows: int) -> Grid:
-    """Two by two or four in a row, whichever gives the larger digits; fewer rows on a tie."""
-    grids = [grid for columns in (4, 2) if (grid := _largest(shown, columns, cells, rows)) is not None]
-    return max(grids, key=lambda grid: (grid.height, not grid.narrow), default=Grid(2, FONT_ROWS, True))
+    """Two by two or four in a row, whichever has the thicker strokes; fewer rows on a tie."""
+    return max((_grid(shown, columns, cells, rows) for columns in (4, 2)), key=lambda g: (g.wide * g.tall, g.columns))
 
 
-def _largest(shown: Sequence[Figure], columns: int, cells: int, rows: int) -> Grid | None:
-    room = (cells - GAP * (columns - 1)) // columns
+def _grid(shown: Sequence[Figure], columns: int, cells: int, rows: int) -> Grid:
+    """The largest digits; strokes about as thick in both directions, a cell being twice as high as wide."""
     down = len(shown) // columns
-    tallest = (rows - (down - 1)) // down - 1
-    for height in range(tallest - (tallest + 1) % 2, FONT_ROWS - 1, -2):
-        for narrow in (False, True):
-            needed = max(big_width(text, height=height, narrow=narrow) for f in shown for text in (f.digits, f.widest))
-            if needed <= room:
-                return Grid(columns, height, narrow)
-    return None
+    room = (rows - (down - 1)) // down - 1
+    usual = max(big_width(figure.usual, narrow=True) for figure in shown)
+    fits = _room(columns, cells) // usual
+    tall = max(1, min(room // FONT_ROWS, (fits + 1) // 2))
+    stretch = max(0, min((room - FONT_ROWS * tall) // 2, (tall + 1) // 2))
+    return Grid(columns, max(1, min(fits, 2 * tall)), tall, stretch) if room >= FONT_ROWS else Grid(columns, 0, 0)
+
+
+def _room(columns: int, cells: int) -> int:
+    return (cells - GAP * (columns - 1)) // columns
 
 
 def _digits(shown: Sequence[Figure], grid: Grid, cells: int) -> list[Line]:
-    room = (cells - GAP * (grid.columns - 1)) // grid.columns
+    room = _room(grid.columns, cells)
     lines: list[Line] = []
     for first in range(0, len(shown), grid.columns):
-        blocks = [_block(figure, grid, room) for figure in shown[first : first + grid.columns]]
-        lines += [()] if lines else []
-        for row in zip(*blocks, strict=True):
-            lines.append(line(*(span for place, part in enumerate(row) for span in _spaced(place, part))))
+        blocks = [(_block(figure, grid, room), room) for figure in shown[first : first + grid.columns]]
+        lines += [*([()] if lines else []), *beside(blocks, GAP)]
     return lines
-
-
-def _spaced(place: int, content: Line) -> Line:
-    return (Span(" " * GAP), *content) if place else content
 
 
 def _block(figure: Figure, grid: Grid, room: int) -> list[Line]:
     label = line(Span(figure.label, "label"), Span("  " if figure.word else ""), *figure.word)
-    digits = big_lines(figure.digits, height=grid.height, style=figure.style, narrow=grid.narrow)
-    return [fit(content, room) for content in (label, *digits)]
+    # a number of more digits than usual is set narrower, and all others stay as they are
+    wide = max(1, min(grid.wide, room // big_width(figure.digits, narrow=True)))
+    heights = (grid.tall, grid.tall + grid.stretch) * 2 + (grid.tall,)
+    lines = [label]
+    for bitmap, times in zip(big_lines(figure.digits, narrow=True), heights, strict=True):
+        row = "".join(pixel * wide for pixel in plain(bitmap))
+        lines += [line(Span(row, figure.style))] * times
+    return lines
 
 
 def _compact(view: View, moment: str | None, cells: int, rows: int) -> list[Line]:

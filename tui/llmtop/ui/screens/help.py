@@ -8,7 +8,7 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 
 from llmtop import __version__
-from llmtop.ui.keys import ALL_KEYS
+from llmtop.ui.keys import ALL_KEYS, LOAD_KEYS
 from llmtop.ui.panels.view import View
 from llmtop.ui.screens.base import ViewScreen, finish
 from llmtop_widgets.linepanel import LinePanel
@@ -54,7 +54,7 @@ class HelpScreen(ViewScreen):
 def page() -> list[Line]:
     """The lines of the help."""
     lines = [line(), line(Span(" Keys", "title"))]
-    for row in ALL_KEYS:
+    for row in (*ALL_KEYS, *LOAD_KEYS):
         keys = "  ".join([row.shown or row.keys[0], *(key for key in row.keys[1:] if len(key) <= 6)])
         lines.append(line(Span(f"  {keys:<22}", "key"), Span(f"{row.label:<12}", "bold"), Span(row.text)))
     lines += [line(), line(Span(" What the numbers mean", "title"))]

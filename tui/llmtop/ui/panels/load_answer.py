@@ -1,0 +1,189 @@
+"""The answer of a load test: in words, the table, the curves, and why not to trust a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from llmtop.load import table
+from llmtop.load.earlier import Earlier
+from llmtop.load.verdict import CRITERIA
+from llmtop.model.units import UNKNOWN, count
+from llmtop.ui.load_state import LoadState
+from llmtop.ui.panels.load import wrap
+from llmtop.ui.panels.load_table import LevelResult, comparison_table, level_table, load_of, verdict_marks
+from llmtop.ui.panels.view import View, heading
+from llmtop_widgets import glyphs
+from llmtop_widgets.curve import Limit, Point, scatter_lines
+from llmtop_widgets.text import Line, Span, beside, crop, line, spread, width
+
+CURVE_LEAST, CURVE_MOST = 7, 16
+WIDE = 90
+
+
+def result_page(state: LoadState, view: View, cells: int, rows: int, said: str = "") -> list[Line]:
+    """The answer; `said` is what a key could not do."""
+    tail = [_tail(state, view, cells)]
+    tail[:0] = [line(Span(" NOTE ", "info"), Span(f" {said}"))] if said else []
+    if state.result is None:
+        lines = _no_result(state, cells)
+    else:
+        lines = _answer(state.result, cells, rows)
+        doubts = _doubts(state)
+        spare = rows - len(lines) - len(tail)
+        curves = _curves(state.result, cells, min(CURVE_MOST, spare - 1 - min(len(doubts), 4)))
+        lines += [(), *curves] if curves else []
+        lines += [_doubt(name, words, cells) for name, words in doubts]
+    return [crop(content, cells) for content in (*lines[: max(0, rows - len(tail))], *tail)]
+
+
+def _no_result(state: LoadState, cells: int) -> list[Line]:
+    words = wrap(state.error or "the load worker ended without a word", cells - 1)
+    lines = [heading("Load test", cells), (), line(Span(" no result ", "critical")), ()]
+    lines += [line(Span(f" {text}")) for text in words]
+    return [*lines, *(line(Span(" NOTE ", "info"), Span(f" {text}")) for text in state.warnings)]
+
+
+def _answer(result: Mapping[str, Any], cells: int, rows: int) -> list[Line]:
+    """The words, the verdict and the table; of many levels the last ones."""
+    words = wrap(result["words"], cells)
+    lines = [heading("Answer", cells, "interrupted" if result["interrupted"] else "")]
+    lines += [line(Span(text, "bold" if place == 0 else "")) for place, text in enumerate(words)]
+    lines.append(_verdict(result))
+    head, *levels = level_table(result["levels"], cells, result["slo"], verdict_marks(result)) or [()]
+    return [*lines, (), head, *levels[-max(1, rows - len(lines) - 4) :]] if levels else lines
+
+
+def _verdict(result: Mapping[str, Any]) -> Line:
+    glyph, fail = glyphs.current(), result["first_fail"]
+    spot, knee = result["sweet_spot"], result["knee"]
+    spans = [
+        Span(f"{glyph.star} sweet spot ", "label"),
+        Span(_load(spot), "bold ok" if spot is not None else "bold low"),
+        Span(f"   {glyph.diamond} knee ", "label"),
+        Span(_load(knee), "bold"),
+    ]
+    if fail:
+        spans += [
+            Span(f"   {glyph.cross} first fail ", "label"),
+            Span(f"{fail['level']}: {CRITERIA[fail['criterion']].words}", "low"),
+        ]
+    if not result["monotone"]:
+        spans.append(Span("   a level above it passes", "low"))
+    return line(*spans)
+
+
+def _load(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:g}"
+
+
+def _tail(state: LoadState, view: View, cells: int) -> Line:
+    """Where the files are, and whether the server is back to what it ran before."""
+    where = (state.result or {}).get("directory")
+    right = _drained(state, view)
+    left = line(Span("files ", "label"), Span(str(where))) if where else ()
+    return spread(crop(left, max(0, cells - width(right) - 2)), right, cells)
+
+
+def _drained(state: LoadState, view: View) -> Line:
+    drain, server = state.drain, view.server
+    if drain is None:
+        return ()
+    running, before = drain.running, drain.before or 0
+    if not drain.drained and server is not None and server.url == state.plan.url:
+        running = server.running  # what it still ran then may have ended since
+    if running is None:
+        return line(Span("the server does not say what it runs", "low"))
+    if running <= before:
+        return line(Span("server back to ", "label"), Span(f"{count(running)} running", "ok"))
+    return line(Span(f"server still runs {count(running)}, before {count(before)}", "low"))
+
+
+# doubts
+
+
+def _doubts(state: LoadState) -> list[tuple[str, str]]:
+    """Name and words of all that speaks against the numbers, once for all levels that share it."""
+    result = state.result or {}
+    levels: Sequence[LevelResult] = result["levels"]
+    found = list(_failures(levels))
+    reasons: dict[str, list[tuple[str, str]]] = {}
+    for level in levels:
+        for name, reason in level["flag_reasons"].items():
+            reasons.setdefault(name, []).append((level["level"], reason))
+    for name, said in reasons.items():
+        found.append((name, f"{_names(said, len(levels))}: {said[-1][1]}"))
+    return [*found, *(("note", text) for text in state.warnings)]
+
+
+def _failures(levels: Sequence[LevelResult]) -> Iterator[tuple[str, str]]:
+    """Failed requests by class, and why a level ended before its time."""
+    for level in levels:
+        if level["errors"]:
+            classes = ", ".join(f"{number} {name}" for name, number in level["errors"].items())
+            yield "errors", f"{level['level']}: {classes}"
+        if level["stopped"]:
+            yield "ended early", f"{level['level']}: {level['stopped']}"
+
+
+def _names(said: Sequence[tuple[str, str]], levels: int) -> str:
+    """The levels that a doubt is about, the one whose reason is quoted at the end."""
+    names = [name for name, _ in said]
+    if len(names) == levels > 2:
+        return f"all levels, {names[-1]}"
+    return ", ".join(names) if len(names) <= 4 else f"{len(names)} levels, {names[-1]}"
+
+
+def _doubt(name: str, words: str, cells: int) -> Line:
+    style = "info" if name == "note" else "critical" if name == "errors" else "low"
+    return crop(line(Span(f" {name} ", style), Span(f" {words}", "dim")), cells)
+
+
+# curves
+
+
+def _curves(result: Mapping[str, Any], cells: int, rows: int) -> list[Line]:
+    """Total tok/s over tok/s per user, and P99 TTFT over the load with its limit."""
+    levels = [level for level in result["levels"] if level["completed"] and not level["interrupted"]]
+    if len(levels) < 2 or rows < CURVE_LEAST or len({load_of(level) for level in levels}) < 2:
+        return []
+    slo, signs = result["slo"], verdict_marks(result)
+    speed = [
+        Point(
+            level["user_tok_s"] or 0.0,
+            level["output_throughput"],
+            level["level"],
+            "series2",
+            signs.get(level["level"], ""),
+        )
+        for level in levels
+    ]
+    least = [Limit("x", slo["user_tok_s"], "limit")] if "user_tok_s" in slo else []
+    if cells < WIDE:
+        return scatter_lines(speed, cells, rows, x_label="tok/s per user", y_label="total tok/s", marks=least)
+    wait = [Point(load_of(level), level["p99_ttft_ms"] / 1000, "", "series4") for level in levels]
+    late = [Limit("y", slo["ttft_p99"], "limit")] if "ttft_p99" in slo else []
+    half = (cells - 2) // 2
+    unit = "requests per second" if levels[0]["request_rate_value"] is not None else "users"
+    left = scatter_lines(speed, half, rows, x_label="tok/s per user", y_label="total tok/s", marks=least)
+    right = scatter_lines(wait, half, rows, x_label=unit, y_label="P99 TTFT, s", marks=late)
+    return beside([(left, half), (right, half)], 2)
+
+
+# two runs
+
+
+def comparison_page(state: LoadState, earlier: Earlier, cells: int, rows: int) -> list[Line]:
+    """This run beside the one before it of the same scenario."""
+    result = state.result or {}
+    lines = [heading("This run and the one before", cells, result["scenario"])]
+    lines += [_run("before", earlier.path.name, earlier.result), _run("now", "this run", result), ()]
+    lines += comparison_table(table.compare(earlier.result["levels"], result["levels"]), cells)
+    return [crop(content, cells) for content in lines[:rows]]
+
+
+def _run(when: str, name: str, result: Mapping[str, Any]) -> Line:
+    spans = [Span(f"{when:<7}", "label"), Span(name, "bold")]
+    spans += [Span(f"  {result.get('model') or UNKNOWN}  {result.get('url') or ''}", "dim")]
+    spans += [Span("  sweet spot ", "label"), Span(_load(result.get("sweet_spot")), "bold")]
+    return line(*spans, Span("  interrupted" if result.get("interrupted") else "", "low"))
