@@ -32,6 +32,7 @@ from llmtop.config import (
 EXIT_OK, EXIT_UNHEALTHY, EXIT_USAGE, EXIT_CRASH = 0, 1, 2, 70
 ONCE_DEADLINE_S = 15.0
 THEMES = ("textual-dark", "textual-light")
+Show = Callable[[Settings, Any, Any, str | None], int]
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -74,7 +75,7 @@ def _dispatch(argv: list[str]) -> int:
     command = _COMMANDS.get(argv[0]) if argv else None
     if command is not None:
         return command(argv[1:])
-    return _watch(argv)
+    return watch_servers(argv)
 
 
 def add_look(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +120,7 @@ def _watch_parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="llmtop",
         description="What htop is for processes, for LLM serving: KV cache, memory headroom, queue, tokens per second.",
-        epilog="commands: llmtop demo [MACHINE] | load URL | warmup | replay FILE | export FILE | schema"
+        epilog="commands: llmtop demo [MACHINE] | load URL | warmup | replay FILE | export FILE | web | schema"
         "   (each has --help)",
     )
     parser.add_argument(
@@ -130,9 +131,10 @@ def _watch_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _watch(argv: list[str]) -> int:
+def watch_servers(argv: list[str], show: Show | None = None) -> int:
+    """`llmtop [URL ...]`; `show` takes the place of the screen."""
     args = _watch_parser().parse_args(argv)
-    return watch(args, _settings(args))
+    return watch(args, _settings(args), show=show)
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -183,12 +185,20 @@ def watch(
     machine: Any = None,
     startup: Any = None,
     startup_url: str | None = None,
+    show: Show | None = None,
 ) -> int:
-    """Watch as asked: once, as lines, or on the screen, where `startup` is the log of a start-up to follow."""
+    """Watch as asked: once, as lines, or on the screen (or what `show` puts in its place).
+
+    `startup` is the log of a start-up to follow on the screen.
+    """
     if machine is None:
         from llmtop.sources.machine import LiveMachine
 
         machine = LiveMachine(settings.procfs, settings.sysfs, settings.memory)
+    if show is not None:
+        if args.once or args.json or args.plain:
+            raise UsageError("--once, --json and --plain are for a terminal")
+        return show(settings, machine, startup, startup_url)
     if args.once:
         return _once(settings, machine, args.json, args.plain)
     if args.json or args.plain or not has_screen():
@@ -333,6 +343,12 @@ def _warmup(argv: list[str]) -> int:
     return warmup_command.run(argv)
 
 
+def _web(argv: list[str]) -> int:
+    from llmtop.web import cli
+
+    return cli.run(argv)
+
+
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "schema": _schema,
     "demo": _demo,
@@ -340,4 +356,5 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "warmup": _warmup,
     "replay": _replay,
     "export": _export,
+    "web": _web,
 }

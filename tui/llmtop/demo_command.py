@@ -7,14 +7,14 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from llmtop.cli import CommandParser, add_common, base_settings, watch
+from llmtop.cli import CommandParser, Show, add_common, base_settings, watch
 from llmtop.config import Target, UsageError, load_user_config
 
 DEFAULT_MACHINE = "gb10"
 
 
-def run(argv: list[str]) -> int:
-    """Run the demo; the exit code."""
+def run(argv: list[str], show: Show | None = None) -> int:
+    """Run the demo; the exit code. `show` takes the place of the screen."""
     from llmtop.sources.demo import profile
 
     args = _parser(profile.names()).parse_args(argv)
@@ -42,6 +42,7 @@ def run(argv: list[str]) -> int:
                 SimulatedMachine(model, demo.control),
                 lines,
                 demo.url if lines else None,
+                show,
             )
     except (RuntimeError, profile.ProfileError) as error:
         raise UsageError(str(error)) from None

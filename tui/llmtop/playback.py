@@ -140,7 +140,7 @@ class Recording:
                     return  # something else altogether
             offset += len(line)
         if broken:
-            self.notes.append(f"{broken} line{'s' if broken > 1 else ''} cannot be read and were skipped")
+            self.notes.append("1 line cannot be read" if broken == 1 else f"{broken} lines cannot be read")
 
     def _take(self, line: bytes, offset: int) -> bool:
         """Put a line into the index; False when it is not readable."""

@@ -142,7 +142,7 @@ class Player:
             here = self._here
             index = self._recording.index_at(self._recording.times[here] + seconds)
             if index == here:
-                index += 1 if seconds > 0 else -1
+                pass
             self._aim(index)
 
     def seek_mark(self, step: int) -> bool:
@@ -218,10 +218,11 @@ class Player:
         afresh = self._afresh or target <= self._index
         first = max(0, target - DEPTH) if afresh else max(self._index + 1, target - DEPTH)
         past = [self._recording.figures(index) for index in range(first, target)]
-        self._jump(Jump(self._recording.snapshot(target), past, afresh))
+        snapshot = self._recording.snapshot(target)
         with self._news:
             self._index, self._afresh = target, False
             self._reschedule()
+        self._jump(Jump(snapshot, past, afresh))
 
     def _play(self) -> None:
         """Show what is due now."""
@@ -231,10 +232,11 @@ class Player:
             if index == len(self._recording):
                 self._go(0)
                 return
-            self._sink(self._recording.snapshot(index))
+            snapshot = self._recording.snapshot(index)
             with self._news:
                 self._index = index
                 self._due += self._gap_s(index)
+            self._sink(snapshot)
         with self._news:
             now = time.monotonic()
             if self._due < now - LAG_S:

@@ -29,7 +29,8 @@ class ServerWatch:
         self._source = ServerSource(target, keep_body=settings.record_raw)
         self._tracker = ServerTracker(target.url, target.name)
         self._task: asyncio.Task[None] | None = None
-        self._due = 0.0
+        self._due = self._began = 0.0
+        self._pace = settings.interval_s
         self._scrapes: list[float] = []
         self._next_look = 0.0
         self._process: ServerProcess | None = None
@@ -69,18 +70,24 @@ class ServerWatch:
 
     def begin(self, interval_s: float) -> asyncio.Future[None] | None:
         """Start a poll if one is due; resolves with the page, before the side doors are asked."""
-        self._base_interval = interval_s
         now = time.monotonic()
+        if interval_s != self._base_interval:  # a new pace counts from the last poll on
+            self._base_interval = interval_s
+            self._due = self._due_after(self._began)
         if self._task is not None and self._task.done():
             self._task.result()  # an error of ours must not go unseen
             self._task = None
         if self._task is not None or now < self._due:
             return None
-        # a tenth of the interval of slack: ticks and deadlines are two clocks
-        self._due = now + self.interval_s - 0.1 * interval_s
+        self._began, self._pace = now, self.interval_s
+        self._due = self._due_after(now)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._round(done))
         return done
+
+    def _due_after(self, began: float) -> float:
+        """When the poll after the one that began then is due, with some slack: ticks and deadlines are two clocks."""
+        return began + self.interval_s - 0.1 * self._base_interval
 
     async def _round(self, done: asyncio.Future[None]) -> None:
         try:
@@ -142,7 +149,8 @@ class ServerWatch:
 
     def view(self, t: float, now: float) -> ServerView:
         """The server at monotonic `t` and Unix `now`."""
-        view = self._tracker.view(t, now, self.interval_s)
+        # the next poll comes at the pace that held when the last one began, also if pages are cheap again
+        view = self._tracker.view(t, now, max(self._pace, self.interval_s))
         took = self._scrapes[-1] if self._scrapes else None
         return replace(view, scrape_s=took, interval_wanted_s=self._base_interval)
 

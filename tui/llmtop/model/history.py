@@ -118,7 +118,9 @@ class History:
         for pool in snapshot.pools:
             self._of(pool_series(pool), "headroom", min).push(t, pool.headroom_bytes)
         for device in snapshot.devices:
-            self._of(device.uuid or str(device.index), "util", max).push(t, device.util)
+            owner = device.uuid or str(device.index)
+            self._of(owner, "util", max).push(t, device.util)
+            self._of(owner, "power", newest).push(t, device.power_w)
 
     def _push_server(self, server: ServerView, t: float, now: float) -> None:
         # what a stale server last said is not what it does now

@@ -36,8 +36,7 @@ def usage(row: RowSample) -> float | None:
     """The used fraction of an engine's KV cache; None for a value that is no fraction."""
     value = row.gauges.get("kv_usage")
     if value is None:
-        # only engines that have a KV gauge at all are known to be at 0 before their first step
-        return 0.0 if not_stepped(row) and (row.config is not None or "hits" in row.counters) else None
+        return 0.0 if not_stepped(row) else None
     return min(value, 1.0) if 0.0 <= value <= 1.01 else None
 
 

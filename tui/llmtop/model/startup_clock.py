@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import date
 
 from llmtop.model.startup_lines import Stamp
@@ -32,7 +33,7 @@ class Clock:
 
     def _since_first(self, seconds: float, yearless: bool) -> float:
         if self._first is None:
-            self._first = seconds
+            self._first = math.floor(seconds)  # most times are whole seconds; one first line must not shift them all
         since = seconds - self._first
         if yearless and since < (self.now or 0.0) - _HALF_YEAR_S:
             self._years += 1

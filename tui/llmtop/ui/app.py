@@ -28,6 +28,7 @@ from llmtop.ui.keys import ALL_KEYS, REPLAY_ACTIONS, bindings
 from llmtop.ui.load_state import LoadControl
 from llmtop.ui.messages import LoadNews, SnapshotReady
 from llmtop.ui.panels.view import Scales, View
+from llmtop.ui.picture import picture
 from llmtop.ui.screens.base import ViewScreen
 from llmtop.ui.screens.dashboard import DashboardScreen
 from llmtop.ui.screens.engines import EnginesScreen
@@ -153,6 +154,8 @@ class LlmtopApp(RepaintingApp[None]):
     def _drain(self) -> None:
         while self.inbox:
             self._take(self.inbox.popleft())
+        if not self.screen_stack:  # on the way out
+            return
         self._notice_startup()
         if not self.paused and not (isinstance(self.screen, LoadScreen) and self.load.running):
             self._show()
@@ -228,7 +231,7 @@ class LlmtopApp(RepaintingApp[None]):
         return "NOT RECORDED" if failed else "REC"
 
     def _show(self) -> None:
-        if isinstance(self.screen, ViewScreen):
+        if self.screen_stack and isinstance(self.screen, ViewScreen):
             self.screen.show(self._view())
 
     def note(self, text: str) -> None:
@@ -385,7 +388,7 @@ class LlmtopApp(RepaintingApp[None]):
         """Save the screen as SVG in the current folder."""
         name = time.strftime("llmtop-%Y%m%d-%H%M%S.svg")
         try:
-            Path(name).write_text(self.export_screenshot(title="llmtop"), "utf-8")
+            Path(name).write_text(picture(self, "llmtop"), "utf-8")
         except OSError as error:
             self.note(f"cannot save {name}: {error.strerror}")
         else:

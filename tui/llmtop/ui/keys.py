@@ -70,7 +70,14 @@ REPLAY_KEYS: tuple[Key, ...] = (
 LOAD_KEYS: tuple[Key, ...] = (
     Key("start", ("f5",), "Start", "Load test: start the plan; asks first", shown="F5", priority=True),
     Key("scenario(1)", ("f6",), "Scenario", "Load test: the next kind of test", shown="F6", priority=True),
-    Key("new_plan", ("f7",), "Plan", "Load test: a new plan; from a comparison back to the answer", "F7", priority=True),
+    Key(
+        "new_plan",
+        ("f7",),
+        "Plan",
+        "Load test: a new plan; from a comparison back to the answer",
+        shown="F7",
+        priority=True,
+    ),
     Key("stop", ("f8", "x"), "Stop", "Load test: stop at once", shown="F8", priority=True),
     Key("copy", ("f9",), "Copy", "Load test: copy the equal vllm bench serve commands", shown="F9", priority=True),
     Key("compare", ("c",), "Compare", "Load test: this run beside the one before it"),

@@ -17,7 +17,6 @@ from llmtop.player import Jump, Place, Player
 from llmtop.sources.base import MachineSource
 from llmtop.ui.app import LlmtopApp
 from llmtop.ui.keys import REPLAY_ACTIONS
-from llmtop.ui.messages import SnapshotReady
 from llmtop.ui.panels.view import Scales, View
 
 LIVE_ACTIONS = frozenset(("load", "warmup", "mark", "record"))  # what cannot be done to the past

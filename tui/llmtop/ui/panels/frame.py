@@ -89,8 +89,8 @@ def _engine(server: ServerView) -> str | None:
 
 def body(view: View, cells: int, rows: int) -> list[Line]:
     """Everything between header and key bar, arranged for `cells` x `rows`."""
-    inner = cells - 2
-    foot = footer_lines(view, inner, max(1, rows // 6))[: max(0, rows)]
+    inner, rows = cells - 2, max(0, rows)
+    foot = footer_lines(view, inner, max(1, rows // 6))[:rows]
     room = rows - len(foot)
     if cells < MEDIUM or room < 12:
         lines = _compact(view, inner, room)

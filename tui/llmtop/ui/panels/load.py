@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from llmtop.load.events import FirstToken, Lane, Progress
+from llmtop.load.events import Lane, Progress
 from llmtop.load.plan import Level, Plan
 from llmtop.load.scenarios import SCENARIOS
 from llmtop.model.units import count, duration, gib, percent, rate, seconds
@@ -23,11 +23,12 @@ LANE_STYLE = {"idle": "track", "wait": "low", "decode": "series1"}
 LANE = 12  # the narrowest lane that still shows a bar
 NARROW = 60
 BESIDE = 72
-UPPER = 20  # rows of lanes and speeds at most
+UPPER = 24  # rows of lanes and speeds at most
 DOTS = (5, 14)
 PHASES = {
     "preflight": "asking the server what it accepts",
-    "level": "the first request warms the server up",
+    "preparing": "a request of the level's size warms the server up",
+    "level": "starting",
     "stopping": "stopping: no new requests, closing the open ones",
 }
 
@@ -238,10 +239,14 @@ def plan_lines(plan: Plan, estimate: str, commands: Sequence[str], cells: int) -
     )
     levels = pack([level.name for level in plan.levels], cells - 8, "  ")
     lines = [total, line(Span("time    ", "label"), Span(estimate))]
-    lines += [line(Span("levels  " if not place else " " * 8, "label"), Span(text)) for place, text in enumerate(levels)]
+    lines += [
+        line(Span("levels  " if not place else " " * 8, "label"), Span(text)) for place, text in enumerate(levels)
+    ]
+    if not commands:
+        return lines
     more = f", and {len(commands) - 1} more" if len(commands) > 1 else ""
     lines += [(), line(Span(f"the same with vLLM's own tool{more} (F9 copies):", "label"))]
-    return lines + [line(Span(f"  {text}", "dim")) for text in wrap(commands[0] if commands else "", cells - 2)]
+    return lines + [line(Span(f"  {text}", "dim")) for text in wrap(commands[0], cells - 2)]
 
 
 def wrap(text: str, cells: int) -> list[str]:

@@ -18,23 +18,33 @@ from llmtop_widgets.curve import Limit, Point, scatter_lines
 from llmtop_widgets.text import Line, Span, beside, crop, line, spread, width
 
 CURVE_LEAST, CURVE_MOST = 7, 16
+DOUBTS = 3  # lines that the curve leaves to them
 WIDE = 90
+FAR = 4  # a limit so many times above all points would press them to the floor
 
 
 def result_page(state: LoadState, view: View, cells: int, rows: int, said: str = "") -> list[Line]:
     """The answer; `said` is what a key could not do."""
     tail = [_tail(state, view, cells)]
     tail[:0] = [line(Span(" NOTE ", "info"), Span(f" {said}"))] if said else []
-    if state.result is None:
-        lines = _no_result(state, cells)
-    else:
-        lines = _answer(state.result, cells, rows)
-        doubts = _doubts(state)
-        spare = rows - len(lines) - len(tail)
-        curves = _curves(state.result, cells, min(CURVE_MOST, spare - 1 - min(len(doubts), 4)))
-        lines += [(), *curves] if curves else []
-        lines += [_doubt(name, words, cells) for name, words in doubts]
-    return [crop(content, cells) for content in (*lines[: max(0, rows - len(tail))], *tail)]
+    room = rows - len(tail)
+    lines = _no_result(state, cells) if state.result is None else _answer_page(state, state.result, cells, room)
+    lines = lines[: max(0, room)] + [()] * (room - len(lines))
+    return [crop(content, cells) for content in (*lines, *tail)]
+
+
+def _answer_page(state: LoadState, result: Mapping[str, Any], cells: int, rows: int) -> list[Line]:
+    lines = _answer(result, cells, rows)
+    doubts = [_doubt(name, words) for name, words in _doubts(state, result)]
+    spare = rows - len(lines) - min(len(doubts), DOUBTS)
+    curves = _curves(result, cells, min(CURVE_MOST, spare - (spare > CURVE_LEAST + 1)))
+    if curves:
+        lines += [(), *curves] if spare > len(curves) else curves
+    room = max(0, rows - len(lines))
+    if len(doubts) > room > 0:
+        more = line(Span(f" +{len(doubts) - room} in report.md", "label"))
+        doubts[room - 1] = spread(doubts[room - 1], more, cells)
+    return lines + doubts[:room]
 
 
 def _no_result(state: LoadState, cells: int) -> list[Line]:
@@ -102,17 +112,15 @@ def _drained(state: LoadState, view: View) -> Line:
 # doubts
 
 
-def _doubts(state: LoadState) -> list[tuple[str, str]]:
+def _doubts(state: LoadState, result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Name and words of all that speaks against the numbers, once for all levels that share it."""
-    result = state.result or {}
     levels: Sequence[LevelResult] = result["levels"]
     found = list(_failures(levels))
     reasons: dict[str, list[tuple[str, str]]] = {}
     for level in levels:
         for name, reason in level["flag_reasons"].items():
             reasons.setdefault(name, []).append((level["level"], reason))
-    for name, said in reasons.items():
-        found.append((name, f"{_names(said, len(levels))}: {said[-1][1]}"))
+    found += [(name, _shared(said, len(levels))) for name, said in reasons.items()]
     return [*found, *(("note", text) for text in state.warnings)]
 
 
@@ -126,17 +134,17 @@ def _failures(levels: Sequence[LevelResult]) -> Iterator[tuple[str, str]]:
             yield "ended early", f"{level['level']}: {level['stopped']}"
 
 
-def _names(said: Sequence[tuple[str, str]], levels: int) -> str:
-    """The levels that a doubt is about, the one whose reason is quoted at the end."""
+def _shared(said: Sequence[tuple[str, str]], levels: int) -> str:
+    """The levels that a doubt is about, and the reason of the last of them."""
     names = [name for name, _ in said]
-    if len(names) == levels > 2:
-        return f"all levels, {names[-1]}"
-    return ", ".join(names) if len(names) <= 4 else f"{len(names)} levels, {names[-1]}"
+    who = "all levels" if len(names) == levels > 1 else ", ".join(names) if len(names) <= 4 else f"{len(names)} levels"
+    differ = len({reason for _, reason in said}) > 1
+    return f"{who}: {said[-1][1]}" + (f" ({names[-1]})" if differ else "")
 
 
-def _doubt(name: str, words: str, cells: int) -> Line:
+def _doubt(name: str, words: str) -> Line:
     style = "info" if name == "note" else "critical" if name == "errors" else "low"
-    return crop(line(Span(f" {name} ", style), Span(f" {words}", "dim")), cells)
+    return line(Span(f" {name} ", style), Span(f" {words}", "dim"))
 
 
 # curves
@@ -162,11 +170,14 @@ def _curves(result: Mapping[str, Any], cells: int, rows: int) -> list[Line]:
     if cells < WIDE:
         return scatter_lines(speed, cells, rows, x_label="tok/s per user", y_label="total tok/s", marks=least)
     wait = [Point(load_of(level), level["p99_ttft_ms"] / 1000, "", "series4") for level in levels]
-    late = [Limit("y", slo["ttft_p99"], "limit")] if "ttft_p99" in slo else []
+    highest, limit = max(point.y for point in wait), slo.get("ttft_p99")
+    near = limit is not None and limit <= FAR * highest
+    late = [Limit("y", limit, "limit")] if limit is not None and near else []
+    label = "P99 TTFT, s" if limit is None or near else f"P99 TTFT, s (limit {limit:g})"
     half = (cells - 2) // 2
     unit = "requests per second" if levels[0]["request_rate_value"] is not None else "users"
     left = scatter_lines(speed, half, rows, x_label="tok/s per user", y_label="total tok/s", marks=least)
-    right = scatter_lines(wait, half, rows, x_label=unit, y_label="P99 TTFT, s", marks=late)
+    right = scatter_lines(wait, half, rows, x_label=unit, y_label=label, marks=late)
     return beside([(left, half), (right, half)], 2)
 
 
@@ -183,7 +194,12 @@ def comparison_page(state: LoadState, earlier: Earlier, cells: int, rows: int) -
 
 
 def _run(when: str, name: str, result: Mapping[str, Any]) -> Line:
-    spans = [Span(f"{when:<7}", "label"), Span(name, "bold")]
-    spans += [Span(f"  {result.get('model') or UNKNOWN}  {result.get('url') or ''}", "dim")]
-    spans += [Span("  sweet spot ", "label"), Span(_load(result.get("sweet_spot")), "bold")]
-    return line(*spans, Span("  interrupted" if result.get("interrupted") else "", "low"))
+    spans = [
+        Span(f"{when:<7}", "label"),
+        Span(name, "bold"),
+        Span("  sweet spot ", "label"),
+        Span(_load(result.get("sweet_spot")), "bold"),
+        Span("  interrupted" if result.get("interrupted") else "", "low"),
+        Span(f"  {result.get('model') or UNKNOWN}  {result.get('url') or ''}", "dim"),
+    ]
+    return line(*spans)

@@ -10,7 +10,7 @@ from llmtop.model.snapshot import Device, Host, Pool, ServerView, Snapshot
 from llmtop.model.units import UNKNOWN, gib
 from llmtop.ui.panels.view import LEVEL_STYLE, View, chart, fact, heading, pair
 from llmtop_widgets.stackedbar import shade, stacked_line
-from llmtop_widgets.text import Line, Span, line
+from llmtop_widgets.text import Line, Span, line, spread, width
 
 PARTS = ("series1", "series3", "series4", "axis")
 Part = tuple[str, float, str]
@@ -127,23 +127,33 @@ def gpu_panel(view: View, cells: int, rows: int) -> list[Line]:
         return [heading("GPU", cells, ""), line(Span(why or "no GPU seen", "dim")), *host][:rows]
     if len(devices) == 1:
         lines = _one_gpu(devices[0], view, cells) + host
-        drawn = chart(
-            view,
-            devices[0].uuid or "0",
-            "util",
-            cells,
-            rows - len(lines),
-            scale=lambda top: f"{top:.0f} %",
-            hi=100.0,
-            style="series5",
-        )
+        drawn = _gpu_charts(devices[0], view, cells, rows - len(lines))
         return [*lines, *drawn][:rows]
     room = max(1, rows - 1 - len(host))
     lines = [heading("GPUs", cells, f"{len(devices)}, g shows all" if len(devices) > room else str(len(devices)))]
     # the one in trouble must not be cut off
     order = sorted(devices, key=lambda d: d.state == "OK" and not d.throttle) if len(devices) > room else devices
-    lines += [_gpu_row(device) for device in order[:room]]
+    lines += [_gpu_row(device, cells) for device in order[:room]]
     return [*lines, *host][:rows]
+
+
+def _gpu_charts(device: Device, view: View, cells: int, rows: int) -> list[Line]:
+    """Utilisation, and power below it where there is room for both."""
+    owner = device.uuid or str(device.index)
+    both = rows >= 8 and device.power_w is not None
+    upper = rows // 2 if both else rows
+    drawn = chart(view, owner, "util", cells, upper, scale=_percent_scale, hi=100.0, style="series5", axis=not both)
+    if both:
+        drawn += chart(view, owner, "power", cells, rows - upper, scale=_watt_scale, minimum=50.0, style="series4")
+    return drawn
+
+
+def _percent_scale(value: float) -> str:
+    return f"{value:.0f} %"
+
+
+def _watt_scale(value: float) -> str:
+    return f"{value:.0f} W"
 
 
 def _one_gpu(device: Device, view: View, cells: int) -> list[Line]:
@@ -166,18 +176,21 @@ def _one_gpu(device: Device, view: View, cells: int) -> list[Line]:
     joules = f"{server.joules_per_token:.2f}" if server.joules_per_token is not None else UNKNOWN
     scope = f" ({server.joules_scope})" if server.joules_scope else ""
     energy = fact("", joules, "value", f"J/token{scope}")
-    slowed = line(Span(", ".join(device.throttle), "low")) if device.throttle else line(Span("not throttled", "label"))
-    return [heading(f"GPU {device.index}", cells, name), facts, pair(energy, slowed, cells)]
+    if device.throttle:
+        pace = spread(energy, line(Span(", ".join(device.throttle), "low")), cells)
+    else:
+        pace = pair(energy, line(Span("not throttled", "label")), cells)
+    return [heading(f"GPU {device.index}", cells, name), facts, pace]
 
 
-def _gpu_row(device: Device) -> Line:
+def _gpu_row(device: Device, cells: int) -> Line:
     label = f"{device.index}{'.' + device.mig if device.mig else ''}"
     if device.state != "OK":
         return line(
             Span(f"{label:<5}", "label"), Span(f"{device.state} ", "critical"), Span(device.reason or "", "dim")
         )
     free = gib(device.memory.free) if device.memory else UNKNOWN
-    spans = [
+    facts = line(
         Span(f"{label:<5}", "label"),
         Span(f"{_number(device.util):>4}", "value"),
         Span("%", "label"),
@@ -185,12 +198,11 @@ def _gpu_row(device: Device) -> Line:
         Span("W", "label"),
         Span(f"{_number(device.temperature_c):>4}", "value"),
         Span("C ", "label"),
-        Span(f"{free:>7}", "value"),
-        Span(" GiB free", "label"),
-    ]
-    if device.throttle:
-        spans.append(Span(f"  {', '.join(device.throttle)}", "low"))
-    return line(*spans)
+    )
+    memory = line(Span(f"{free:>7}", "value"), Span(" GiB free", "label"))
+    slowed = line(Span(f"  {', '.join(device.throttle)}" if device.throttle else "", "low"))
+    everything = (*facts, *memory, *slowed)
+    return everything if width(everything) <= cells or not slowed else (*facts, *slowed)
 
 
 def _host_line(host: Host, cells: int) -> Line:

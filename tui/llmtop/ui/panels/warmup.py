@@ -13,7 +13,7 @@ from llmtop.ui.panels.view import LEVEL_STYLE, View, heading, pair
 from llmtop.warmup.report import WORDS, Report, read_rate
 from llmtop_widgets import glyphs
 from llmtop_widgets.gauge import gauge_line
-from llmtop_widgets.text import Line, Span, beside, crop, line
+from llmtop_widgets.text import Line, Span, beside, crop, fit_text, line
 from llmtop_widgets.timechart import chart_lines
 
 NAME = 22
@@ -28,7 +28,7 @@ def warmup_page(
         return [line(), line(Span("no start-up is being watched", "bold")), line(), *_how()]
     lines = [_headline(report, active, cells), _memory_now(view, cells), line()]
     wide = cells >= 110
-    left = (cells - 2) * 3 // 5 if wide else cells
+    left = (cells - 2) * 11 // 20 if wide else cells
     timeline = _timeline(report, left)
     if wide:
         lines += beside([(timeline, left), (_ledger(report, cells - 2 - left), cells - 2 - left)], 2)
@@ -164,10 +164,10 @@ def _ledger(report: Report, cells: int) -> list[Line]:
     for entry in report.ledger:
         indent = "" if entry.group == "total" else "  "
         value = UNKNOWN if entry.gib is None else f"{entry.gib:,.2f}"
-        room = max(12, min(36, cells - 26))
+        room = max(12, min(36, cells - 23))
         lines.append(
             line(
-                Span(f"{(indent + entry.label)[:room]:<{room}}", "bold" if entry.group == "total" else ""),
+                Span(fit_text(indent + entry.label, room), "bold" if entry.group == "total" else ""),
                 Span(f"{value:>10}", "value"),
                 Span(f"  {entry.origin or UNKNOWN}", "dim"),
             )

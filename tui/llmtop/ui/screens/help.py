@@ -11,6 +11,7 @@ from llmtop import __version__
 from llmtop.ui.keys import ALL_KEYS, LOAD_KEYS
 from llmtop.ui.panels.view import View
 from llmtop.ui.screens.base import ViewScreen, finish
+from llmtop_widgets import glyphs
 from llmtop_widgets.linepanel import LinePanel
 from llmtop_widgets.text import Line, Span, line
 
@@ -45,7 +46,10 @@ class HelpScreen(ViewScreen):
     def on_mount(self) -> None:
         """As high as the page is."""
         self.query_one("#body").styles.height = len(page())
-        self.query_one(VerticalScroll).focus()
+        scroll = self.query_one(VerticalScroll)
+        if glyphs.current() is glyphs.ASCII:
+            scroll.styles.scrollbar_size_vertical = 0  # its ends are drawn with block characters
+        scroll.focus()
 
     def draw(self, view: View) -> None:
         """Nothing here changes."""

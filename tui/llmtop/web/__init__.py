@@ -1,0 +1,1 @@
+"""`llmtop web`: the same screens in a browser, from one poller, behind a token."""

@@ -1,0 +1,115 @@
+"""The end of the private socket in a tab's process: a feed of snapshots like a poller's."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from llmtop.config import Target
+from llmtop.model.snapshot import Snapshot
+from llmtop.rebuild import NotGiven, from_json
+
+PATIENCE_S = 10.0
+Sink = Callable[[Snapshot], None]
+
+
+class Link:
+    """Connects to the hub at `path`; `hello` and `past` are there at once, the rest comes after `start`."""
+
+    recording: Path | None = None
+
+    def __init__(self, path: str) -> None:
+        self.error: BaseException | None = None
+        self.past: list[Snapshot] = []
+        self._sink: Sink = lambda _: None
+        self._ended: Callable[[], object] = lambda: None
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(PATIENCE_S)
+        self._socket.connect(path)
+        self._lines = self._socket.makefile("rb")
+        self.hello: Mapping[str, Any] = json.loads(self._lines.readline())["hello"]
+        while (said := json.loads(self._lines.readline())) != {"live": True}:
+            self._add(said.get("past"), self.past.append)
+        self._socket.settimeout(None)
+
+    def connect(self, sink: Sink, ended: Callable[[], object]) -> None:
+        """Where snapshots go, and what to do when there will be no more; both are called in a thread."""
+        self._sink, self._ended = sink, ended
+
+    def start(self) -> None:
+        """Begin to hand out snapshots."""
+        threading.Thread(target=self._read, name="llmtop-link", daemon=True).start()
+
+    def stop(self, timeout_s: float = 0.5) -> None:
+        """End; waits for nothing."""
+        del timeout_s
+        self._ended = lambda: None
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it has ended already
+
+    def _read(self) -> None:
+        try:
+            for line in self._lines:
+                self._add(json.loads(line).get("now"), self._sink)
+        except (OSError, ValueError):
+            pass
+        self._ended()
+
+    @staticmethod
+    def _add(values: object, sink: Sink) -> None:
+        try:
+            snapshot = from_json(values)
+        except NotGiven:
+            return
+        sink(snapshot)
+
+    def _say(self, **values: object) -> None:
+        try:
+            self._socket.sendall(json.dumps(values).encode() + b"\n")
+        except OSError:
+            pass  # the end is told by the reading side
+
+    # what a poller can be asked for
+
+    def mark(self, text: str) -> None:
+        """Ask the poller for a new epoch, seen in every tab."""
+        del text
+        self._say(mark=True)
+
+    def note(self, text: str) -> None:
+        """Ask for a mark in the next snapshot."""
+        self._say(note=text)
+
+    def target(self, url: str) -> Target:
+        """The server under a URL, with its key where this tab may load it."""
+        for target in self.hello.get("targets", ()):
+            if target["url"] == url:
+                login, ca = target["login"], target["ca"]
+                return Target(
+                    url,
+                    name=target["name"],
+                    key=target["key"],
+                    login=tuple(login) if login else None,
+                    ca=Path(ca) if ca else None,
+                    insecure=target["insecure"],
+                    max_num_seqs=target["max_num_seqs"],
+                )
+        return Target(url)
+
+    def starting(self, url: str, words: str | None) -> None:
+        """A tab follows no start-up."""
+
+    def set_interval(self, seconds: float) -> None:
+        """The pace is that of the one poller."""
+
+    def record(self, path: Path | None) -> None:
+        """A tab writes no files."""
+
+    def event(self, kind: str, values: Mapping[str, Any]) -> None:
+        """A tab records nothing."""
