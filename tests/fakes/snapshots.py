@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from llmtop.model.machine import MachineSample
 from llmtop.model.snapshot import (
     Device,
     DeviceMemory,
@@ -23,7 +24,6 @@ from llmtop.model.snapshot import (
     SourceStatus,
     State,
 )
-from llmtop.sources.base import MachineSample
 
 GIB = 2**30
 NOON = 1_800_000_000.0

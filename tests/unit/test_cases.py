@@ -34,6 +34,11 @@ def test_kv_usage_of_several_api_servers_is_the_largest() -> None:
     assert len(view.engines) == expected(name)["rows"]
 
 
+def test_a_stale_copy_of_the_kv_usage_is_not_added() -> None:
+    page = case("01-kv-pid-label", "a.txt").replace(b'pid="277"} 0.0', b'pid="277"} 0.3')
+    assert Crank().feed(page, 0).view().kv_usage == expected("01-kv-pid-label")["kv_usage"]
+
+
 def test_two_names_of_one_gauge_are_not_added() -> None:
     assert fed("03-kv-two-names", 0).view().kv_usage == expected("03-kv-two-names")["kv_usage"]
 

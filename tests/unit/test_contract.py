@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from crank import FIXTURES, Crank, captured, vllm_page
 from llmtop.contract import json_schema, plain, to_json
 from llmtop.model.assemble import Assembler
+from llmtop.model.machine import MachineSample
 from llmtop.model.snapshot import (
     Device,
     DeviceMemory,
@@ -26,7 +27,6 @@ from llmtop.model.snapshot import (
     Snapshot,
     SourceStatus,
 )
-from llmtop.sources.base import MachineSample
 
 VALIDATOR = Draft202012Validator(json_schema())
 

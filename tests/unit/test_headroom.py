@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from llmtop.model.headroom import LowWater, MemoryMode, PoolWatch, device_key, pool_key, pools
+from llmtop.model.machine import Dip, MachineSample, MemInfo, NodeMem
 from llmtop.model.snapshot import Device, DeviceMemory, Host, Pool
-from llmtop.sources.base import Dip, MachineSample, MemInfo, NodeMem
 from llmtop.sources.host import HostReader
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/host"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.sources.base import MemInfo, NodeMem
+from llmtop.model.machine import MemInfo, NodeMem
 from llmtop.sources.host import HostReader
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/host"

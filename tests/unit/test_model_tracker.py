@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -174,6 +175,13 @@ def test_restarts_are_counted_once_each() -> None:
 def test_up_time_is_from_the_process_start_time() -> None:
     assert Crank().feed(vllm_page(start=EPOCH - 3600), 0.0).view().up_s == 3600.0
     assert Crank().feed(vllm_page(start=EPOCH + 99), 0.0).view().up_s is None  # its clock is ahead of ours
+
+
+@pytest.mark.parametrize("jump", [-1e6, -0.5, 3600.0, 1e9])
+def test_a_jump_of_the_wall_clock_changes_no_rate_and_no_state(jump: float) -> None:
+    crank = serving(start=EPOCH - 60)
+    right, jumped = (crank.tracker.view(4.0, EPOCH + 4.0 + by, 1.0) for by in (0.0, jump))
+    assert replace(jumped, up_s=right.up_s) == right
 
 
 # --- engines ----------------------------------------------------------------------------------------------------------

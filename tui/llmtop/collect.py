@@ -12,16 +12,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from llmtop.config import DEFAULT_PORT, Settings, Target
 from llmtop.model.assemble import Assembler
 from llmtop.model.snapshot import Snapshot
-from llmtop.prometheus import PrometheusFile
-from llmtop.record import Recorder
 from llmtop.sources.base import MachineSource
 from llmtop.sources.discover import server_processes
 from llmtop.watch import ServerWatch, devices_of
+
+if TYPE_CHECKING:
+    from llmtop.prometheus import PrometheusFile
+    from llmtop.record import Recorder
 
 RESCAN_S = 5.0
 Sink = Callable[[Snapshot], None]
@@ -75,7 +77,7 @@ class Poller:
         self._watches: list[ServerWatch] = []
         self._assembler = Assembler(settings.memory)
         self._recorder = self._new_recorder(settings.record) if settings.record else None
-        self._textfile = PrometheusFile(settings.prometheus_file) if settings.prometheus_file else None
+        self._textfile = _textfile(settings.prometheus_file) if settings.prometheus_file else None
         self._recorded_polls: dict[str, int] = {}
         self._stopping = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -141,6 +143,8 @@ class Poller:
             self._soon(lambda: recorder.event(kind, values))
 
     def _new_recorder(self, path: Path) -> Recorder:
+        from llmtop.record import Recorder  # most sessions record nothing, and the first frame waits for imports
+
         return Recorder(path, raw=self._settings.record_raw, interval_s=self._interval)
 
     @property
@@ -256,6 +260,12 @@ class Poller:
         """The default port is tried on the quiet: it is no server until something has answered there."""
         quiet = self._settings.found and watch.target.port == DEFAULT_PORT
         return quiet and not watch.answered and watch.pid is None
+
+
+def _textfile(path: Path) -> PrometheusFile:
+    from llmtop.prometheus import PrometheusFile
+
+    return PrometheusFile(path)
 
 
 def local_targets(settings: Settings) -> list[Target]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Any
 
 from llmtop import __version__
 from llmtop.export_charts import COLUMNS, Axis, Chart, Series, svg
-from llmtop.load import table
+from llmtop.load import recorded, table
+from llmtop.load.events import LevelDone
 from llmtop.model.snapshot import Device, Finding, Pool, ServerView, Snapshot
 from llmtop.model.units import UNKNOWN, duration, gib, percent, seconds, si
 from llmtop.playback import Recording
@@ -207,8 +208,8 @@ def _summaries(charts: Sequence[Chart]) -> str:
 
 
 def _load_table(recording: Recording) -> str:
-    found = (event.values.get("result") for event in recording.events if event.kind == "load_level")
-    levels = [level for level in found if isinstance(level, Mapping)]
+    items = (recorded.from_values(event.values) for event in recording.events if event.kind == recorded.KIND)
+    levels = [item.result for item in items if isinstance(item, LevelDone)]
     try:
         cells = table.rows(levels)
     except (KeyError, TypeError, ValueError):  # a level as another version writes it

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from llmtop.config import INTERVAL_S, MAX_INTERVAL_S, MIN_INTERVAL_S, UsageError
-from llmtop.model.snapshot import SCHEMA, Device, LatencySet, Pool, ServerView, Snapshot
+from llmtop.model.snapshot import SCHEMA, Snapshot
 from llmtop.rebuild import NotGiven, from_json
 from llmtop.record import KIND
 
@@ -35,6 +35,20 @@ _PATIENCE = 20  # unreadable lines at the beginning of what may still be a recor
 _SECONDS = re.compile(r"\d+(?:\.\d+)?")
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d):([0-5]\d)")
 _GRACE_S = 1.0  # a moment just outside the recording means its end
+
+
+Tree = Mapping[str, Any] | None  # keys and what is wanted below them; None = all
+# what `History` reads; a test compares the two
+CHARTED: Tree = {
+    "time": None,
+    "marks": None,
+    "servers": {
+        **dict.fromkeys(("url", "state", "kv_usage", "running", "waiting", "rates")),
+        "latency": {"ttft": None},
+    },
+    "pools": dict.fromkeys(("name", "kind", "device", "headroom_bytes")),
+    "devices": dict.fromkeys(("index", "uuid", "util", "power_w")),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +97,22 @@ class Recording:
 
     def snapshot(self, index: int) -> Snapshot:
         """A snapshot as it was shown; one that cannot be read says nothing but its time."""
-        assert self._file is not None
-        self._file.seek(self._offsets[index])
-        try:
-            return from_json(json.loads(self._file.readline()))
-        except (ValueError, RecursionError):
-            return Snapshot(time=self.times[index])
+        return self._decoded(index, None)
 
     def figures(self, index: int) -> Snapshot:
         """What charts need of a snapshot; kept in memory, so that seeking back is quick."""
         kept = self._figures.get(index)
         if kept is None:
-            kept = self._figures[index] = _figures(self.snapshot(index))
+            kept = self._figures[index] = self._decoded(index, CHARTED)
         return kept
+
+    def _decoded(self, index: int, wanted: Tree) -> Snapshot:
+        assert self._file is not None
+        self._file.seek(self._offsets[index])
+        try:
+            return from_json(_part(json.loads(self._file.readline()), wanted))
+        except (ValueError, RecursionError):
+            return Snapshot(time=self.times[index])
 
     def __iter__(self) -> Iterator[Snapshot]:
         return map(self.snapshot, range(len(self)))
@@ -238,28 +255,15 @@ def _inflate(data: bytes, out: IO[bytes]) -> bool:
     return True
 
 
-def _figures(snapshot: Snapshot) -> Snapshot:
-    """Only what `History` reads."""
-    return Snapshot(
-        time=snapshot.time,
-        marks=snapshot.marks,
-        servers=tuple(
-            ServerView(
-                server.url,
-                server.state,
-                kv_usage=server.kv_usage,
-                running=server.running,
-                waiting=server.waiting,
-                rates=server.rates,
-                latency=LatencySet(ttft=server.latency.ttft),
-            )
-            for server in snapshot.servers
-        ),
-        pools=tuple(
-            Pool(pool.name, pool.kind, pool.device, headroom_bytes=pool.headroom_bytes) for pool in snapshot.pools
-        ),
-        devices=tuple(Device(device.index, device.uuid, util=device.util) for device in snapshot.devices),
-    )
+def _part(values: Any, wanted: Tree) -> Any:
+    """Only the wanted keys, in lists those of every item."""
+    if wanted is None:
+        return values
+    if isinstance(values, list):
+        return [_part(value, wanted) for value in values]
+    if isinstance(values, dict):
+        return {key: _part(values[key], inner) for key, inner in wanted.items() if key in values}
+    return values
 
 
 def _check_schema(path: Path, schema: object) -> None:

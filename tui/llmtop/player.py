@@ -17,6 +17,7 @@ from llmtop.playback import Recording
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 DEPTH = int(COLUMNS * STEPS_S[-1])  # snapshots that can be in a chart, at one a second
+NEAR = 600  # snapshots that are read in a moment
 LONGEST_GAP_S = 10.0  # of recorded time; where nothing was recorded for longer, playing does not wait longer
 BURST_S = 0.1  # at high speed, snapshots come together at most this often
 LAG_S = 1.0  # how far playing may fall behind before it gives up catching up
@@ -142,7 +143,7 @@ class Player:
             here = self._here
             index = self._recording.index_at(self._recording.times[here] + seconds)
             if index == here:
-                pass
+                index += 1 if seconds > 0 else -1
             self._aim(index)
 
     def seek_mark(self, step: int) -> bool:
@@ -190,8 +191,7 @@ class Player:
     def _run(self) -> None:
         try:
             while self._wait():
-                with self._news:
-                    target, self._target = self._target, None
+                target = self._target
                 if target is not None:
                     self._go(target)
                 else:
@@ -214,15 +214,32 @@ class Player:
         return self._playing and (self._loop or self._index + 1 < len(self._recording))
 
     def _go(self, target: int) -> None:
-        """Show a snapshot out of turn, with the past that was on screen with it."""
-        afresh = self._afresh or target <= self._index
-        first = max(0, target - DEPTH) if afresh else max(self._index + 1, target - DEPTH)
-        past = [self._recording.figures(index) for index in range(first, target)]
+        """Show a snapshot out of turn, with the past that was on screen with it: soon the near one, then all."""
+        afresh, here = self._afresh or target <= self._index, self._index
         snapshot = self._recording.snapshot(target)
-        with self._news:
-            self._index, self._afresh = target, False
-            self._reschedule()
-        self._jump(Jump(snapshot, past, afresh))
+        wanted: int | None = target
+        for depth in (NEAR, DEPTH):
+            first = max(target - depth, 0 if afresh else here + 1)
+            past = self._past(first, target, wanted)
+            with self._news:
+                if past is None or self._target != wanted:  # somebody wants to be elsewhere
+                    self._afresh = True
+                    return
+                self._index, self._target, self._afresh = target, None, False
+                self._reschedule()
+            self._jump(Jump(snapshot, past, afresh))
+            if first == 0 or not afresh:
+                return
+            wanted = None
+
+    def _past(self, first: int, target: int, wanted: int | None) -> list[Snapshot] | None:
+        """What charts need of some snapshots; None when another place is wanted meanwhile."""
+        past = []
+        for index in range(first, target):
+            if self._target != wanted or self._stopping:
+                return None
+            past.append(self._recording.figures(index))
+        return past
 
     def _play(self) -> None:
         """Show what is due now."""
@@ -230,7 +247,8 @@ class Player:
         while self._moves and self._target is None and not self._stopping and self._due <= started:
             index = self._index + 1
             if index == len(self._recording):
-                self._go(0)
+                with self._news:
+                    self._aim(0)
                 return
             snapshot = self._recording.snapshot(index)
             with self._news:

@@ -1,4 +1,4 @@
-"""Plain values to frozen records: the way back from the JSON contract.
+"""Plain values to frozen records: the way back from the JSON contract, for any record with typed fields.
 
 Tolerant by one rule: a value that is missing, or is not what its field holds, counts as not given. The field then has
 its default; a record that cannot do without it is not given either. Unknown keys are ignored.
@@ -27,12 +27,19 @@ class NotGiven(ValueError):
 
 def from_json(values: object) -> Snapshot:
     """The snapshot of one object of `--json`; raises NotGiven when it has no time or is no object."""
-    snapshot: Snapshot = _decoder(Snapshot)(values)
+    snapshot: Snapshot = rebuild(Snapshot, values)
     return snapshot
+
+
+def rebuild(kind: type, values: object) -> Any:
+    """A record of this kind; raises NotGiven when the values do not make one."""
+    return _decoder(kind)(values)
 
 
 @cache
 def _decoder(kind: Any) -> Decoder:
+    if kind is Any:
+        return lambda value: value
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _record(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):

@@ -12,7 +12,6 @@ from llmtop.config import Settings, Target
 from llmtop.model.snapshot import Device, ServerView
 from llmtop.model.tracker import Failure, ServerTracker
 from llmtop.sources.discover import ServerProcess, is_local, server_processes
-from llmtop.sources.server import ServerSource
 
 SCRAPE_SHARE = 0.05  # of the interval that a scrape may take before the interval stretches
 LONGEST_STRETCH_S = 5.0
@@ -23,6 +22,8 @@ class ServerWatch:
     """Polls one server at its own pace; at most one poll is in flight."""
 
     def __init__(self, target: Target, settings: Settings) -> None:
+        from llmtop.sources.server import ServerSource  # here: httpx is imported after the first frame
+
         self.target = target
         self._procfs = settings.procfs
         self._base_interval = settings.interval_s

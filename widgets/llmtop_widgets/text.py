@@ -51,8 +51,8 @@ def _clean_character(character: str) -> str:
 
 def line(*parts: str | Span) -> Line:
     """Build a line from spans and plain strings, leaving out the empty ones."""
-    spans = (part if isinstance(part, Span) else Span(part) for part in parts)
-    return tuple(span for span in spans if span.text)
+    spans = [part if isinstance(part, Span) else Span(part) for part in parts]
+    return tuple([span for span in spans if span.text])
 
 
 def plain(content: Line) -> str:
@@ -72,7 +72,10 @@ def _wide_text_width(text: str) -> int:
 
 def width(content: Line) -> int:
     """Return the number of cells that a line occupies."""
-    return sum(text_width(span.text) for span in content)
+    cells = 0
+    for text, _ in content:  # the innermost loop of every frame: written out
+        cells += len(text) if text.isascii() else _wide_text_width(text)
+    return cells
 
 
 def _cut(text: str, cells: int) -> str:
@@ -129,11 +132,15 @@ def _without_trailing_blanks(content: Line) -> Line:
 
 def fit(content: Line, cells: int, align: Align = "left", style: str = "") -> Line:
     """Pad (in `style`) or cut a line to exactly `cells`."""
-    content = crop(content, cells)
     missing = cells - width(content)
+    if missing < 0:
+        content = crop(content, cells)
+        missing = cells - width(content)
     if missing <= 0:
         return content
-    left = {"left": 0, "right": missing, "center": missing // 2}[align]
+    if align == "left":
+        return (*content, Span(" " * missing, style))
+    left = missing if align == "right" else missing // 2
     return line(Span(" " * left, style), *content, Span(" " * (missing - left), style))
 
 
@@ -141,9 +148,8 @@ def spread(left: Line, right: Line, cells: int) -> Line:
     """Put one line at the left edge and one at the right edge of `cells`; the left one gives way."""
     right = crop(right, cells)
     right_width = width(right)
-    room = cells - right_width - (1 if right_width else 0)
-    left = fit(left, max(0, room))
-    return fit((*left, *line(" " * (cells - width(left) - right_width)), *right), cells)
+    room = max(0, cells - right_width - (1 if right_width else 0))
+    return (*fit(left, room), *line(" " * (cells - room - right_width)), *right)
 
 
 def join(columns: Iterable[tuple[Line, int, Align]], gap: int = 1) -> Line:

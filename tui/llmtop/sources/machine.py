@@ -23,20 +23,26 @@ SLOW_S = 1.0
 PROCESSES_S = 2.0
 LONGEST_S = 60.0
 HUNG_S = 2.0  # a call that takes longer is reported as no answer
+SLOW_ROUNDS = 3
 
 
 class Pace:
-    """The period of something done again and again; it doubles while a round takes more than half of it."""
+    """The period of something done again and again; it doubles while rounds take more than half of it.
+
+    One slow round is a hiccup of this machine and would cost the dips of the next one; `SLOW_ROUNDS` in a row are not.
+    """
 
     def __init__(self, period: float) -> None:
         self.base = self.period = period
         self._took = 0.0
+        self._slow = 0
 
     def note(self, took: float) -> None:
         """Take the seconds of one round."""
         self._took = took
-        if took > self.period / 2:
-            self.period = min(self.period * 2, LONGEST_S)
+        self._slow = self._slow + 1 if took > self.period / 2 else 0
+        if self._slow >= SLOW_ROUNDS:
+            self.period, self._slow = min(self.period * 2, LONGEST_S), 0
         elif took < self.period / 8:
             self.period = max(self.period / 2, self.base)
 

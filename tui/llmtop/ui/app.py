@@ -6,9 +6,10 @@ import asyncio
 import signal
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import SystemCommand
@@ -21,30 +22,37 @@ from llmtop.model.history import STEPS_S, History
 from llmtop.model.notices import Notices, sweet_spot
 from llmtop.model.snapshot import ServerView, Snapshot, State
 from llmtop.sources.base import MachineSource
-from llmtop.sources.startup_log import LineSource
 from llmtop.sources.tee import MachineTee
 from llmtop.ui.driver import RepaintingApp
 from llmtop.ui.keys import ALL_KEYS, REPLAY_ACTIONS, bindings
-from llmtop.ui.load_state import LoadControl
 from llmtop.ui.messages import LoadNews, SnapshotReady
 from llmtop.ui.panels.view import Scales, View
-from llmtop.ui.picture import picture
 from llmtop.ui.screens.base import ViewScreen
 from llmtop.ui.screens.dashboard import DashboardScreen
 from llmtop.ui.screens.engines import EnginesScreen
 from llmtop.ui.screens.gpus import GpusScreen
-from llmtop.ui.screens.help import HelpScreen
-from llmtop.ui.screens.load import LoadScreen
-from llmtop.ui.screens.stage import StageScreen
-from llmtop.ui.screens.warmup import WarmupScreen
 from llmtop.ui.warmup_state import WarmupControl
 from llmtop_widgets.linetable import LineTable
 from llmtop_widgets.statusbar import KeyBar
+
+if TYPE_CHECKING:
+    from llmtop.sources.startup_log import LineSource
+    from llmtop.ui.load_state import LoadControl
 
 THEMES = ("textual-dark", "textual-light", "tokyo-night", "solarized-light", "ansi-dark", "ansi-light")
 INTERVALS_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 NOTE_S = 4.0
 MOMENT_S = 8.0
+
+
+def _page(module: str, name: str) -> Callable[[], Screen[None]]:
+    """A page whose module is imported when it is first opened: the first frame does not wait for it."""
+
+    def build() -> Screen[None]:
+        page: Screen[None] = getattr(import_module(f"llmtop.ui.screens.{module}"), name)()
+        return page
+
+    return build
 
 
 class LlmtopApp(RepaintingApp[None]):
@@ -56,10 +64,10 @@ class LlmtopApp(RepaintingApp[None]):
     SCREENS: ClassVar = {
         "engines": EnginesScreen,
         "gpus": GpusScreen,
-        "help": HelpScreen,
-        "load": LoadScreen,
-        "stage": StageScreen,
-        "warmup": WarmupScreen,
+        "help": _page("help", "HelpScreen"),
+        "load": _page("load", "LoadScreen"),
+        "stage": _page("stage", "StageScreen"),
+        "warmup": _page("warmup", "WarmupScreen"),
     }
 
     def __init__(
@@ -78,7 +86,7 @@ class LlmtopApp(RepaintingApp[None]):
         tee = MachineTee(machine)
         self.poller = self.open_feed(tee.branch())
         self.warmup = WarmupControl(tee, startup, startup_url)
-        self.load = LoadControl(lambda: self.post_message(LoadNews()))
+        self._load_control: LoadControl | None = None
         self.history = History()
         self.scales = Scales()
         self.latest: Snapshot | None = None
@@ -139,7 +147,8 @@ class LlmtopApp(RepaintingApp[None]):
 
     def on_unmount(self) -> None:
         """Stop polling; nothing waits for a request or a driver that hangs."""
-        self.load.leave(timeout_s=1.0)
+        if self._load_control is not None:
+            self._load_control.leave(timeout_s=1.0)
         self.warmup.end()
         self.poller.stop(timeout_s=0.2)
 
@@ -157,7 +166,7 @@ class LlmtopApp(RepaintingApp[None]):
         if not self.screen_stack:  # on the way out
             return
         self._notice_startup()
-        if not self.paused and not (isinstance(self.screen, LoadScreen) and self.load.running):
+        if not self.paused and not (self.page == "load" and self.load.running):
             self._show()
 
     def _take(self, snapshot: Snapshot) -> None:
@@ -171,11 +180,8 @@ class LlmtopApp(RepaintingApp[None]):
     def _take_load_news(self) -> None:
         state = self.load.state
         had_result = state is not None and state.result is not None
-        levels = len(state.done) if state is not None else 0
         for mark in self.load.drain():
             self.poller.note(mark)
-        for result in state.done[levels:] if state is not None else ():
-            self.poller.event("load_level", {"result": result})
         if state is not None and state.result is not None and not had_result:
             self.announce(sweet_spot(state.result))
             self._show()
@@ -201,9 +207,23 @@ class LlmtopApp(RepaintingApp[None]):
 
     def _show_load(self) -> None:
         """The load page has a pace of its own, twice a second, so that a sweep costs no more than that."""
-        if isinstance(self.screen, LoadScreen) and self.load.state is not None:
+        if self.page == "load" and self.load.state is not None:
             self._take_load_news()
             self._show()
+
+    @property
+    def load(self) -> LoadControl:
+        """The load test; what it needs is imported with the first use of it."""
+        if self._load_control is None:
+            from llmtop.ui.load_state import LoadControl, recording_to
+
+            self._load_control = LoadControl(lambda: self.post_message(LoadNews()), recording_to(self.poller))
+        return self._load_control
+
+    @property
+    def page(self) -> str:
+        """The name of the page in front, as in the table of keys; empty for a dialog."""
+        return self.screen.name_in_keys if self.screen_stack and isinstance(self.screen, ViewScreen) else ""
 
     @property
     def server(self) -> ServerView | None:
@@ -288,17 +308,17 @@ class LlmtopApp(RepaintingApp[None]):
 
     async def action_load(self) -> None:
         """The plan of a load test, or the run that goes on."""
-        if not isinstance(self.screen, LoadScreen):
+        if self.page != "load":
             await self._go("load")
 
     async def action_warmup(self) -> None:
         """The start-up that is watched, or was."""
-        if not isinstance(self.screen, WarmupScreen):
+        if self.page != "warmup":
             await self._go("warmup")
 
     async def action_stage(self) -> None:
         """Large figures for an audience, or back from them."""
-        await self._go("dashboard" if isinstance(self.screen, StageScreen) else "stage")
+        await self._go("dashboard" if self.page == "stage" else "stage")
 
     async def action_gpus(self) -> None:
         """All devices."""
@@ -306,13 +326,11 @@ class LlmtopApp(RepaintingApp[None]):
 
     async def action_help(self) -> None:
         """The help, or back from it."""
-        await self._go("dashboard" if isinstance(self.screen, HelpScreen) else "help")
+        await self._go("dashboard" if self.page == "help" else "help")
 
     async def action_back(self) -> None:
         """Leave the filter, else the page."""
-        if isinstance(self.screen, EnginesScreen) and self.screen.close_filter():
-            return
-        if isinstance(self.screen, LoadScreen) and not self.screen.leave():
+        if isinstance(self.screen, ViewScreen) and not self.screen.leave():
             return
         await self._go("dashboard")
 
@@ -386,6 +404,8 @@ class LlmtopApp(RepaintingApp[None]):
 
     def action_save_screen(self) -> None:
         """Save the screen as SVG in the current folder."""
+        from llmtop.ui.picture import picture
+
         name = time.strftime("llmtop-%Y%m%d-%H%M%S.svg")
         try:
             Path(name).write_text(picture(self, "llmtop"), "utf-8")

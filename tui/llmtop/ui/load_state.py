@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmtop.collect import Feed
+from llmtop.load import recorded
 from llmtop.load.counters import ServerCounters
 from llmtop.load.events import (
     Draining,
@@ -89,14 +91,26 @@ class LoadState:
         self.server.append(event.server_tok_s)
 
 
+def recording_to(feed: Feed) -> Callable[[Plan | Event], None]:
+    """What puts a run into the recording, if there is one."""
+
+    def tell(item: Plan | Event) -> None:
+        values = recorded.to_values(item) if feed.recording is not None else None
+        if values is not None:
+            feed.event(recorded.KIND, values)
+
+    return tell
+
+
 class LoadControl:
     """Owns the run: starts it, stops it, and takes its events from the load thread through an inbox."""
 
-    def __init__(self, wake: Callable[[], object]) -> None:
+    def __init__(self, wake: Callable[[], object], tell: Callable[[Plan | Event], object] = lambda _: None) -> None:
         self.state: LoadState | None = None
         self._thread: LoadThread | None = None
         self._inbox: deque[Event] = deque()
         self._wake = wake
+        self._tell = tell  # of the plan and every event, in the thread they come from
 
     @property
     def running(self) -> bool:
@@ -109,6 +123,7 @@ class LoadControl:
             return
         self._inbox.clear()
         self.state = LoadState(plan)
+        self._tell(plan)
         self._thread = LoadThread(plan, options, self._arrived)
         self._thread.start()
 
@@ -128,6 +143,7 @@ class LoadControl:
     def _arrived(self, event: Event) -> None:
         """In the load thread."""
         self._inbox.append(event)
+        self._tell(event)
         self._wake()
 
     def drain(self) -> list[str]:

@@ -8,11 +8,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from llmtop.config import Settings, UsageError
-from llmtop.playback import Recording
 from llmtop.sources.base import MachineSource
-from llmtop.sources.startup_log import LineSource
 
 if TYPE_CHECKING:
+    from llmtop.playback import Recording
+    from llmtop.sources.startup_log import LineSource
     from llmtop.ui.app import LlmtopApp
 
 # terminals that print what they do not understand of the kitty keyboard protocol

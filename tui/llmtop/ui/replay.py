@@ -5,8 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import replace
+from typing import ClassVar
+
+from textual import on
 
 from llmtop.config import Settings
+from llmtop.load import recorded
+from llmtop.load.counters import ServerCounters
+from llmtop.load.plan import Plan
 from llmtop.model.history import History
 from llmtop.model.machine import MachineSample
 from llmtop.model.notices import Notices
@@ -16,10 +22,16 @@ from llmtop.playback import Recording
 from llmtop.player import Jump, Place, Player
 from llmtop.sources.base import MachineSource
 from llmtop.ui.app import LlmtopApp
-from llmtop.ui.keys import REPLAY_ACTIONS
+from llmtop.ui.keys import LOAD_KEYS, REPLAY_ACTIONS
+from llmtop.ui.load_state import LoadState
 from llmtop.ui.panels.view import Scales, View
+from llmtop.ui.screens.base import ViewScreen
+from llmtop.ui.screens.load import LoadScreen
+from llmtop_widgets.statusbar import KeyBar, KeyHint
+from llmtop_widgets.text import Line, Span, line
 
-LIVE_ACTIONS = frozenset(("load", "warmup", "mark", "record"))  # what cannot be done to the past
+LIVE_ACTIONS = frozenset(("warmup", "mark", "record"))  # what cannot be done to the past
+LOAD_ACTIONS = frozenset(row.name for row in LOAD_KEYS)
 NARROW = 72
 
 
@@ -41,8 +53,38 @@ class PastMachine:
         """Nothing to stop."""
 
 
+class PastLoadScreen(LoadScreen):
+    """A load test of the past: its pictures, without what plans, starts or stops one."""
+
+    def hints(self) -> list[KeyHint]:
+        """The keys of a replay."""
+        return ViewScreen.hints(self)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Nothing is planned and nothing is sent."""
+        return action not in LOAD_ACTIONS and super().check_action(action, parameters)
+
+    def _phase(self) -> None:
+        self._planning = False
+        super()._phase()
+
+    def _page(self, view: View, cells: int, rows: int) -> list[Line]:
+        if self.control.state is None:
+            return [line(Span("no load test at this moment", "dim"))]
+        try:
+            return super()._page(view, cells, rows)
+        except (LookupError, TypeError, ValueError):
+            return [line(Span("results as another version of llmtop wrote them", "dim"))]
+
+    @on(KeyBar.Pressed)
+    def _leave_it_to_the_app(self, event: KeyBar.Pressed) -> None:
+        event.prevent_default()
+
+
 class ReplayApp(LlmtopApp):
     """A recording on the screen."""
+
+    SCREENS: ClassVar = {**LlmtopApp.SCREENS, "load": PastLoadScreen}
 
     def __init__(
         self, settings: Settings, recording: Recording, *, at: int = 0, speed: float = 1.0, ansi: bool = False
@@ -50,6 +92,8 @@ class ReplayApp(LlmtopApp):
         self.past = recording
         self.player = Player(recording, self._arrived, self._jumped, at=at, speed=speed)
         self._jumps: deque[Jump] = deque()
+        self._load_events = [event for event in recording.events if event.kind == recorded.KIND]
+        self._load_place = 0  # of the next one
         super().__init__(settings, PastMachine(), ansi=ansi)
 
     def open_feed(self, machine: MachineSource) -> Player:
@@ -74,9 +118,24 @@ class ReplayApp(LlmtopApp):
             jump = self._jumps.popleft()
             if jump.afresh:
                 self.history, self.scales, self.notices = History(), Scales(), Notices()
+                self.load.state, self._load_place = None, 0
             for earlier in jump.past:
                 self.history.push(earlier)
+        self._take_load_until(snapshot.time)
         super()._take(snapshot)
+
+    def _take_load_until(self, when: float) -> None:
+        """Let the load test be where it was."""
+        while self._load_place < len(self._load_events) and self._load_events[self._load_place].time <= when:
+            item = recorded.from_values(self._load_events[self._load_place].values)
+            self._load_place += 1
+            state = self.load.state
+            if isinstance(item, Plan):
+                self.load.state = LoadState(item)
+            elif isinstance(item, ServerCounters) and state is not None:
+                state.before = item
+            elif item is not None and not isinstance(item, ServerCounters) and state is not None:
+                state.take(item)
 
     def _notice_startup(self) -> None:
         """A start-up of the past is over."""
@@ -96,6 +155,8 @@ class ReplayApp(LlmtopApp):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """What steers the playing is there, what acts on a server or a machine is not."""
+        if action == "load" and not self._load_events:
+            return False
         return action in REPLAY_ACTIONS or (action not in LIVE_ACTIONS and super().check_action(action, parameters))
 
     def action_pause(self) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
-from llmtop.sources.startup_log import LineSource
 from llmtop.sources.tee import MachineTee
-from llmtop.warmup.health import HealthProbe
-from llmtop.warmup.memory import MemoryLog
-from llmtop.warmup.report import WORDS, Report
-from llmtop.warmup.watch import Watch
+
+if TYPE_CHECKING:
+    from llmtop.sources.startup_log import LineSource
+    from llmtop.warmup.report import Report
+    from llmtop.warmup.watch import Watch
 
 FAST_HZ, CALM_HZ = 20.0, 10.0
 REPORT_EVERY_S = 0.5
@@ -30,6 +31,10 @@ class WarmupControl:
 
     def begin(self, url: str | None = None) -> None:
         """Watch a start-up from now on: of the followed log, else of the server at `url`."""
+        from llmtop.warmup.health import HealthProbe  # here: the first frame does not wait for them
+        from llmtop.warmup.memory import MemoryLog
+        from llmtop.warmup.watch import Watch
+
         self.end()
         self.url = url or self.url
         self._tee.set_fast_hz(FAST_HZ)
@@ -59,6 +64,8 @@ class WarmupControl:
     @property
     def words(self) -> str | None:
         """What the start-up does now; None when none is watched or it is over."""
+        from llmtop.warmup.report import WORDS
+
         startup = self.report.startup if self.report is not None and self.active else None
         return f"start-up: {WORDS[startup.phase]}" if startup is not None and startup.state == "starting" else None
 

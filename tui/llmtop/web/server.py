@@ -105,6 +105,7 @@ class Site:
         self._open = 0
         self.app = web.Application(middlewares=[self._guard])
         self.app.router.add_get("/", self._page)
+        self.app.router.add_get("/page.js", self._script)
         self.app.router.add_get("/ws", self._websocket)
         self.app.router.add_static("/static", STATIC)
         self.app.on_response_prepare.append(self._head)
@@ -138,6 +139,10 @@ class Site:
         if self._open >= self._most:
             raise web.HTTPServiceUnavailable(text=f"all {self._most} tabs are in use\n")
         return web.Response(text=page.terminal(request.host), content_type="text/html")
+
+    async def _script(self, request: web.Request) -> web.Response:
+        del request
+        return web.Response(text=page.SCRIPT, content_type="text/javascript")
 
     async def _websocket(self, request: web.Request) -> web.StreamResponse:
         if self._open >= self._most:

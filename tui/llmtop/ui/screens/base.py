@@ -63,13 +63,17 @@ class ViewScreen(Screen[None]):
     def show(self, view: View) -> None:
         """Take a view and draw it."""
         self.view = view
-        if self.is_mounted and self.size.width:
+        if self.is_mounted and self.size.width and self.query("#header"):  # on the way out the widgets go first
             self.query_one("#header", LinePanel).set_lines(finish([header(view, self.size.width)]))
             self.draw(view)
 
     def draw(self, view: View) -> None:
         """Bring the body up to date."""
         raise NotImplementedError
+
+    def leave(self) -> bool:
+        """Escape: whether the page is to be left; False when there was something in it to leave first."""
+        return True
 
     def on_resize(self) -> None:
         """Lay the view out anew; the terminal may show anything after a resize."""

@@ -99,16 +99,16 @@ class EnginesScreen(ViewScreen):
         field.remove_class("hidden")
         field.focus()
 
-    def close_filter(self) -> bool:
-        """Leave the filter and forget it; False when there was none."""
+    def leave(self) -> bool:
+        """Escape: first out of the filter, which is forgotten."""
         field = self.query_one(Input)
         if field.has_class("hidden") and not self.needle:
-            return False
+            return True
         field.value = self.needle = ""
         field.add_class("hidden")
         self.query_one(LineTable).focus()
         self._again()
-        return True
+        return False
 
     @on(Input.Changed)
     def _filtered(self, event: Input.Changed) -> None:

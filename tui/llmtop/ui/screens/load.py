@@ -112,7 +112,7 @@ class LoadScreen(ViewScreen):
         elif self._planning:
             keys = [KeyHint("F5", "Start"), KeyHint("F6", "Scenario", 1), KeyHint("Tab", "Field", 2)]
             keys.append(KeyHint("F9", "Copy", 3))
-        elif self.control.running:
+        elif self.control.state is not None and self.control.state.active:
             keys = [KeyHint("F8", "Stop")]
         elif self._earlier is not None:
             keys = [KeyHint("F7", "Answer")]

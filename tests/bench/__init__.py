@@ -1,0 +1,1 @@
+"""Budgets: bytes, CPU and memory, measured on the running program."""

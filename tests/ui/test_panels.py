@@ -1,0 +1,278 @@
+"""What the panels say at each size: every core number, the dash for what is unknown, nothing wider than its place."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from fakes.snapshots import ALL, BUSY_SERVER, GIB, busy, data_parallel, gh200, h200x8, idle, no_gpu, stale, unknown
+from llmtop.model.history import History
+from llmtop.model.snapshot import Latency, LatencySet, Quantile, ServerView, Snapshot
+from llmtop.ui.panels.frame import body, header, share_rows
+from llmtop.ui.panels.machine import pool_parts
+from llmtop.ui.panels.view import Scales, View
+from llmtop_widgets.linewidget import STYLE_NAMES
+from llmtop_widgets.text import plain, width
+
+SIZES = [(40, 12), (60, 20), (80, 24), (100, 30), (132, 43), (200, 50), (250, 80)]
+TINY = [(10, 3), (1, 1), (2, 5), (20, 4)]
+
+CORE = {
+    "KV %": "61.2 %",
+    "used tokens": "520,164",
+    "capacity": "849,942",
+    "headroom": "headroom 23.3 of 119.6 GiB",
+    "headroom in words": "OK",
+    "low-water": "low-water 11.8",
+    "running": r"running +8\b",
+    "waiting": r"waiting +3\b",
+    "generation": r"94\.3 tok/s",
+    "prompt": r"1,620 tok/s",
+    "TTFT": r"TTFT +410 ms +380 ms +1\.9 s +3\.9 s",
+    "ITL": r"ITL +84 ms +80 ms +120 ms +~150 ms",
+    "E2EL": r"E2EL +10\.9 s +10\.7 s +11\.8 s +12\.1 s",
+    "queue": r"queue +120 ms +<300 ms +900 ms +>2\.0 s",
+    "state": "SERVING",
+    "limited by": "limited by SEQ_CAP",
+    "room": "room for 10 x 32,768",
+    "preemptions": r"preempted +7\b",
+    "prefix hit": "prefix hit 43 %",
+    "GPU": r"util 96 %.*46 W.*71 C",
+    "energy": r"0\.49 J/token \(gpu\)",
+}
+SMALL_CORE = {
+    "KV %": "61.2 %",
+    "headroom": "headroom +23.3",
+    "running": r"running +8\b",
+    "waiting": r"waiting +3\b",
+    "tok/s": r"tok/s +94\.3",
+}
+
+
+def view_of(snapshot: Snapshot, seconds: int = 0) -> View:
+    """The view of a snapshot after `seconds` of the same before it."""
+    history = History()
+    for second in range(seconds + 1):
+        history.push(replace(snapshot, time=snapshot.time - seconds + second))
+    server = snapshot.servers[0] if snapshot.servers else None
+    return View(snapshot, server, history, 2.0, Scales(), 1.0)
+
+
+def screen(view: View, size: tuple[int, int]) -> list[str]:
+    """Header and body as text."""
+    cells, rows = size
+    return [plain(header(view, cells)), *map(plain, body(view, cells, rows - 2))]
+
+
+@pytest.mark.parametrize("size", [size for size in SIZES if size[0] >= 80], ids=str)
+@pytest.mark.parametrize("number", CORE)
+def test_every_core_number_is_there_from_80_cells_on(size: tuple[int, int], number: str) -> None:
+    assert re.search(CORE[number], "\n".join(screen(view_of(busy(), 100), size)))
+
+
+@pytest.mark.parametrize("size", [(40, 12), (60, 20)], ids=str)
+@pytest.mark.parametrize("number", SMALL_CORE)
+def test_the_most_important_numbers_are_there_at_40_cells(size: tuple[int, int], number: str) -> None:
+    assert re.search(SMALL_CORE[number], "\n".join(screen(view_of(busy(), 100), size)))
+
+
+@pytest.mark.parametrize("size", SIZES + TINY, ids=str)
+@pytest.mark.parametrize("name", ALL)
+def test_every_line_is_exactly_as_wide_as_the_screen(name: str, size: tuple[int, int]) -> None:
+    view = view_of(ALL[name](), 30)
+    cells, rows = size
+    assert width(header(view, cells)) == cells
+    lines = body(view, cells, rows - 2)
+    assert [width(content) for content in lines] == [cells] * len(lines)
+    assert len(lines) == max(0, rows - 2)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_style_has_a_colour(name: str) -> None:
+    view = view_of(ALL[name](), 30)
+    for size in SIZES:
+        lines = [header(view, size[0]), *body(view, size[0], size[1] - 2)]
+        styles = {word for content in lines for span in content for word in span.style.split()}
+        assert styles <= set(STYLE_NAMES)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_what_is_unknown_is_a_dash_and_never_a_zero(size: tuple[int, int]) -> None:
+    view = view_of(unknown(), 10)
+    for content in body(view, size[0], size[1] - 2):
+        for span in content:
+            if span.style in ("value", "bold"):
+                assert not re.search(r"\d", span.text), plain(content)
+    text = "\n".join(screen(view, size))
+    for label in ("running", "waiting"):
+        assert re.search(rf"{label} +–", text)
+    if size[0] >= 80:
+        for pattern in (r"generation +–", r"– of – tokens", r"room for – x –", r"TTFT +–( +–){3}", r"util – %"):
+            assert re.search(pattern, text), pattern
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_what_is_zero_is_a_zero(size: tuple[int, int]) -> None:
+    text = "\n".join(screen(view_of(idle(), 10), size))
+    assert re.search(r"running +0\b", text)
+    assert re.search(r"waiting +0\b", text)
+    assert "0.0 %" in text
+    assert re.search(r"(generation|tok/s) +0\.0", text)
+
+
+def test_no_observation_in_the_window_has_no_quantiles() -> None:
+    text = "\n".join(screen(view_of(idle(), 10), (80, 24)))
+    assert re.search(r"TTFT +–( +–){3}", text)
+    assert "n=0" in text
+
+
+def test_a_quantile_says_how_sure_it_is() -> None:
+    latency = LatencySet(
+        60.0, ttft=Latency(12, 0.25, Quantile(0.3, "<"), Quantile(120.0, ">", weak=True), Quantile(1.0, weak=True))
+    )
+    server = replace(BUSY_SERVER, latency=latency)
+    text = "\n".join(screen(view_of(replace(busy(), servers=(server,))), (80, 24)))
+    assert re.search(r"TTFT +250 ms +<300 ms +~>120 s +~1\.0 s", text)
+
+
+def test_a_stale_server_keeps_its_numbers_and_says_their_age() -> None:
+    view = view_of(stale(), 10)
+    rows = screen(view, (100, 30))
+    assert "STALE" in rows[0]
+    assert "14 s ago" in rows[0]
+    assert "no answer for 14 s" in rows[0]
+    assert any("520,164 of 849,942 tokens" in row for row in rows)
+    styles = {span.style for content in body(view, 100, 28) for span in content if "520,164" in span.text}
+    assert styles == {"dim"}
+
+
+def test_a_server_that_is_down_is_not_drawn_as_idle() -> None:
+    rows = screen(view_of(ALL["down"](), 10), (100, 30))
+    assert "DOWN" in rows[0]
+    assert "connection refused" in rows[0]
+    text = "\n".join(rows)
+    assert re.search(r"running –", text)
+    assert re.search(r"waiting –", text)
+    assert "0.0 %" not in text
+
+
+def test_the_headline_of_several_engines_is_the_fullest_by_name() -> None:
+    text = "\n".join(screen(view_of(data_parallel()), (100, 30)))
+    assert "fullest: engine 2" in text
+    assert "87.0 %" in text
+    assert "348,000 of 400,000 tokens" in text
+
+
+def test_an_estimated_capacity_says_so() -> None:
+    server = replace(BUSY_SERVER, kv_capacity_approx=True)
+    assert "of ≈849,942 tokens" in "\n".join(screen(view_of(replace(busy(), servers=(server,))), (80, 24)))
+
+
+def test_two_pools_are_two_figures_and_never_one() -> None:
+    text = "\n".join(screen(view_of(gh200()), (132, 43)))
+    assert "headroom 7.0 of 96.0 GiB" in text
+    assert "LOW" in text
+    assert "headroom 420.0 of 480.0 GiB" in text
+    assert "427" not in text
+    assert "J/token (module)" in text
+
+
+def test_the_small_screen_shows_the_tightest_pool_first() -> None:
+    rows = screen(view_of(gh200()), (80, 24))
+    assert any("headroom 7.0 of 96.0 GiB" in row for row in rows)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (132, 43), (200, 50)], ids=str)
+def test_of_many_devices_the_ones_in_trouble_are_in_sight(size: tuple[int, int]) -> None:
+    text = "\n".join(screen(view_of(h200x8()), size))
+    assert re.search(r"7 +LOST +fell off the bus", text)
+    assert "power cap" in text
+
+
+def test_without_a_gpu_the_reason_is_there() -> None:
+    text = "\n".join(screen(view_of(no_gpu()), (132, 43)))
+    assert "no NVIDIA library" in text
+    assert "headroom 20.0 of 32.0 GiB" in text
+
+
+def test_before_the_first_snapshot_the_header_says_what_goes_on() -> None:
+    view = View(None, None, History(), 1.0, Scales(), 1.0)
+    assert "looking for model servers" in plain(header(view, 80))
+    assert len(body(view, 80, 22)) == 22
+
+
+def test_without_a_server_the_header_says_so() -> None:
+    assert "no model server found" in plain(header(view_of(ALL["nothing"]()), 80))
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if ALL[name]().pools])
+def test_the_parts_of_a_memory_bar_and_the_headroom_add_up(name: str) -> None:
+    snapshot = ALL[name]()
+    for pool in snapshot.pools:
+        if pool.total_bytes is None or pool.headroom_bytes is None:
+            continue
+        parts = pool_parts(pool, snapshot.devices)
+        held = sum(size for label, size, _ in parts if label != "cache")
+        assert held + pool.headroom_bytes == pytest.approx(pool.total_bytes, abs=0.01 * GIB)
+
+
+def test_a_process_that_claims_more_than_is_used_does_not_burst_the_bar() -> None:
+    snapshot = busy()
+    greedy = replace(snapshot.devices[0].processes[0], memory_bytes=10**15)
+    device = replace(snapshot.devices[0], processes=(greedy,))
+    pool = snapshot.pools[0]
+    parts = pool_parts(pool, (device,))
+    assert sum(size for label, size, _ in parts if label != "cache") == pool.used_bytes
+
+
+@pytest.mark.parametrize(
+    ("least", "rows", "heights"),
+    [
+        ([6, 4, 6], 16, [6, 4, 6]),
+        ([6, 4, 6], 20, [8, 5, 7]),
+        ([6, 4, 6], 12, [4, 4, 4]),
+        ([6, 4, 6], 3, [2, 2, 2]),
+        ([6, 6], 40, [20, 20]),
+    ],
+)
+def test_rows_are_shared_fairly(least: list[int], rows: int, heights: list[int]) -> None:
+    assert share_rows(least, rows) == heights
+
+
+def test_the_peak_is_that_of_the_epoch() -> None:
+    history = History()
+    for second, speed in enumerate((50.0, 180.0, 90.0)):
+        rates = replace(BUSY_SERVER.rates, generation_tok_s=speed)
+        snapshot = replace(busy(), time=busy().time + second, servers=(replace(BUSY_SERVER, rates=rates),))
+        history.push(snapshot)
+    view = View(snapshot, snapshot.servers[0], history, 2.0, Scales(), 1.0)
+    assert "peak 180" in "\n".join(screen(view, (80, 24)))
+
+
+def test_several_tokens_per_step_are_said() -> None:
+    server = replace(BUSY_SERVER, spec_tokens_per_step=2.41)
+    text = "\n".join(screen(view_of(replace(busy(), servers=(server,))), (80, 24)))
+    assert "tokens/step 2.41" in text
+    assert re.search(r"step +84 ms", text)
+
+
+def test_findings_are_words_and_the_rest_is_counted() -> None:
+    findings = tuple(replace(gh200().findings[0], id=str(i), text=f"finding {i}") for i in range(20))
+    rows = screen(view_of(replace(busy(), findings=findings)), (80, 24))
+    assert any(row.lstrip().startswith("LOW  finding 0") for row in rows)
+    assert re.search(r"\+1\d", rows[-1])
+    assert len(rows) == 23
+
+
+def test_a_note_is_seen_beside_the_longest_evidence() -> None:
+    server = replace(BUSY_SERVER, limited_by_evidence="x" * 200)
+    view = replace(view_of(replace(busy(), servers=(server,))), note="saved llmtop-20270101-000000.svg")
+    assert "saved llmtop-20270101-000000.svg" in "\n".join(screen(view, (80, 24)))
+
+
+def test_a_server_that_never_answered_has_no_age() -> None:
+    view = view_of(replace(busy(), servers=(ServerView("http://a:1"),)))
+    assert "– " in plain(header(view, 80))
+    assert "0 s ago" not in plain(header(view, 80))
