@@ -227,6 +227,13 @@ def test_export_needs_one_kind(args: list[str], recorded: tuple[Path, list[str]]
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_recording_is_not_overwritten_by_its_export(recorded: tuple[Path, list[str]], tmp_path: Path) -> None:
+    before = recorded[0].read_bytes()
+    done = once(tmp_path, "export", str(recorded[0]), "--csv", "-o", str(recorded[0]), machine=True)
+    assert done.returncode == 2
+    assert recorded[0].read_bytes() == before
+
+
 def test_the_textfile_is_whole_at_any_moment(server: PageServer, tmp_path: Path) -> None:
     path = tmp_path / "llmtop.prom"
     seen: set[float] = set()

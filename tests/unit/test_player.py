@@ -13,7 +13,7 @@ import pytest
 from fakes import snapshots as fakes
 from llmtop.model.snapshot import Snapshot
 from llmtop.playback import Recording, open_recording
-from llmtop.player import LONGEST_GAP_S, Jump, Player
+from llmtop.player import LONGEST_GAP_S, NEAR, Jump, Player
 from llmtop.record import Recorder
 
 PATIENCE_S = 10.0
@@ -130,6 +130,20 @@ def test_seeking_on_gives_only_what_was_skipped(play: Callable[..., Player], scr
     screen.wait_at(40)
     assert not screen.jump.afresh
     assert [_place(past) for past in screen.jump.past] == list(range(31, 40))
+
+
+def test_of_a_long_past_the_near_part_comes_first(play: Callable[..., Player], screen: Screen) -> None:
+    player = play(at=0, seconds=[float(second) for second in range(NEAR + 100)])
+    player.seek(NEAR + 50)
+    screen.wait(lambda seen: len(seen) == 3)
+    near, whole = screen.seen[1:]
+    assert isinstance(near, Jump)
+    assert isinstance(whole, Jump)
+    assert near.snapshot is whole.snapshot
+    assert near.afresh
+    assert whole.afresh
+    assert [_place(past) for past in near.past] == list(range(50, NEAR + 50))
+    assert [_place(past) for past in whole.past] == list(range(NEAR + 50))
 
 
 def test_seeks_add_up_and_end_at_the_ends(play: Callable[..., Player], screen: Screen) -> None:

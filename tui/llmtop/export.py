@@ -23,6 +23,8 @@ def run(argv: list[str]) -> int:
             sys.stdout.buffer.write(part.encode("utf-8", "replace"))
         sys.stdout.buffer.flush()
         return EXIT_OK
+    if args.output.exists() and args.output.samefile(args.file):
+        raise UsageError(f"{args.output} is the recording itself; write to another file")
     try:
         with args.output.open("w", encoding="utf-8", errors="replace", newline="") as file:
             file.writelines(_parts(recording, args.kind))

@@ -215,7 +215,8 @@ class Player:
 
     def _go(self, target: int) -> None:
         """Show a snapshot out of turn, with the past that was on screen with it: soon the near one, then all."""
-        afresh, here = self._afresh or target <= self._index, self._index
+        here = self._index
+        afresh = self._afresh or not here < target <= here + NEAR
         snapshot = self._recording.snapshot(target)
         wanted: int | None = target
         for depth in (NEAR, DEPTH):

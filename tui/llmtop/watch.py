@@ -48,7 +48,7 @@ class ServerWatch:
     @property
     def interval_s(self) -> float:
         """The interval in force: stretched so that scrapes take no more than their share of it."""
-        if len(self._scrapes) < 3 and max(self._scrapes, default=0.0) <= self._base_interval:
+        if len(self._scrapes) < 3 and max(self._scrapes, default=0.0) <= max(self._base_interval, 1.0):
             return self._base_interval  # the first ones pay for connecting
         typical = sorted(self._scrapes)[len(self._scrapes) // 2]
         stretched = min(typical / SCRAPE_SHARE, LONGEST_STRETCH_S)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from llmtop.model.snapshot import Finding, Pool, ServerView, Snapshot, State
+from llmtop.model.tracker import NO_ANSWER_YET
 from llmtop.model.units import bytes_text, duration, percent, seconds
 
 LINGER_S = 5.0
@@ -120,7 +121,7 @@ def _unreachable(snapshot: Snapshot) -> Iterator[Finding]:
         State.STALE: None,
     }
     for server in snapshot.servers:
-        if server.state in advice:
+        if server.state in advice and server.reason != NO_ANSWER_YET:
             yield Finding(
                 f"unreachable:{server.url}",
                 "critical" if server.state is State.DOWN and server.engine else "warning",  # it was up before

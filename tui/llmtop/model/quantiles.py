@@ -8,6 +8,7 @@ the quantile; quantiles are never averaged.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from llmtop.model.page import Histogram
@@ -54,17 +55,18 @@ def merge(parts: Sequence[Histogram]) -> Histogram | None:
 def quantile(q: float, histogram: Histogram, needs: int = 0) -> Quantile | None:
     """The `q` quantile in seconds; None without observations. Below `needs` observations it is marked weak."""
     n = histogram.counts[-1]
-    finite = [bound for bound in histogram.bounds if math.isfinite(bound)]
+    bounds = histogram.bounds
+    finite = len(bounds) - 1  # the last is +Inf
     if n <= 0 or not finite:
         return None
     rank = q * n
     weak = n < needs
-    j = next(i for i, count in enumerate(histogram.counts) if count >= rank)
-    if j >= len(finite):
-        return Quantile(finite[-1], ">", weak)
+    j = bisect_left(histogram.counts, rank)
+    if j >= finite:
+        return Quantile(bounds[finite - 1], ">", weak)
     if j == 0:
-        return Quantile(finite[0], "<" if finite[0] > 0 else "=", weak)
-    below, above = finite[j - 1], finite[j]
+        return Quantile(bounds[0], "<" if bounds[0] > 0 else "=", weak)
+    below, above = bounds[j - 1], bounds[j]
     under, upto = histogram.counts[j - 1], histogram.counts[j]
     return Quantile(below + (above - below) * (rank - under) / (upto - under), "=", weak)
 

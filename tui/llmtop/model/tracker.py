@@ -18,6 +18,7 @@ from llmtop.model.rates import LATENCY_WINDOW_S, RowWindow
 from llmtop.model.snapshot import EngineRow, Latency, LatencySet, Rates, ServerView, State
 
 STALE_AFTER_INTERVALS = 3.0
+NO_ANSWER_YET = "no answer yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +212,7 @@ class ServerTracker:
         if self._last_good is None:
             if failure is None:
                 return (
-                    (State.STARTING, self.identity.starting)
-                    if self.identity.starting
-                    else (State.DOWN, "no answer yet")
+                    (State.STARTING, self.identity.starting) if self.identity.starting else (State.DOWN, NO_ANSWER_YET)
                 )
             return (State.NO_ENGINE_METRICS if failure.kind == "empty" else State.DOWN), failure.text
         if t - self._last_good > STALE_AFTER_INTERVALS * interval_s:

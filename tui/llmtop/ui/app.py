@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import time
 from collections import deque
@@ -43,6 +44,7 @@ THEMES = ("textual-dark", "textual-light", "tokyo-night", "solarized-light", "an
 INTERVALS_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 NOTE_S = 4.0
 MOMENT_S = 8.0
+SETTLED_S = 5.0
 
 
 def _page(module: str, name: str) -> Callable[[], Screen[None]]:
@@ -121,10 +123,12 @@ class LlmtopApp(RepaintingApp[None]):
         self._catch_signals()
         self.call_after_refresh(self.poller.start)
         self.set_interval(1.0, self._watch_poller)
-        self.set_interval(0.5, self._show_load)
-        self.set_interval(0.2, self._step_warmup)
+        # these two run only while there is something for them to do: every wake-up costs CPU
+        self._load_pace = self.set_interval(0.5, self._show_load, pause=True)
+        self._warmup_pace = self.set_interval(0.2, self._step_warmup, pause=True)
+        self.set_timer(SETTLED_S, self._settle)
         if self.warmup.wanted:
-            self.warmup.begin()
+            self._begin_warmup(None)
             self.call_after_refresh(self.action_warmup)
 
     def _catch_signals(self) -> None:
@@ -134,6 +138,11 @@ class LlmtopApp(RepaintingApp[None]):
                 loop.add_signal_handler(number, self._end, 128 + number)
             except (NotImplementedError, RuntimeError, ValueError):
                 continue  # not in the main thread: tests
+
+    def _settle(self) -> None:
+        """What is there by now stays there: the collector need not go through it again and again."""
+        gc.collect()
+        gc.freeze()
 
     def _end(self, code: int) -> None:
         self.exit(return_code=code)
@@ -191,13 +200,18 @@ class LlmtopApp(RepaintingApp[None]):
         server = self.server
         starting = server is not None and server.state is State.STARTING
         if starting and server is not None and not self._starting and not self.warmup.active:
-            self.warmup.begin(server.url)
+            self._begin_warmup(server.url)
             if isinstance(self.screen, DashboardScreen):
                 self.call_later(self.action_warmup)
         self._starting = starting
 
+    def _begin_warmup(self, url: str | None) -> None:
+        self.warmup.begin(url)
+        self._warmup_pace.resume()
+
     def _step_warmup(self) -> None:
         if not self.warmup.active:
+            self._warmup_pace.pause()
             return
         ended = self.warmup.step()
         if self.warmup.url is not None:
@@ -207,7 +221,9 @@ class LlmtopApp(RepaintingApp[None]):
 
     def _show_load(self) -> None:
         """The load page has a pace of its own, twice a second, so that a sweep costs no more than that."""
-        if self.page == "load" and self.load.state is not None:
+        if self.page != "load":
+            self._load_pace.pause()
+        elif self.load.state is not None:
             self._take_load_news()
             self._show()
 
@@ -296,6 +312,8 @@ class LlmtopApp(RepaintingApp[None]):
             await self.pop_screen()
         if name != "dashboard":
             await self.push_screen(name)
+        if name == "load":
+            self._load_pace.resume()
         self._show()
 
     async def action_dashboard(self) -> None:
