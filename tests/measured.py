@@ -69,4 +69,3 @@ class Measured(Terminal):
         self.frames += data.count(FRAME)
         self._stream.feed(data)
         return bool(data)
-

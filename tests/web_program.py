@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -104,12 +103,21 @@ def of_server(url: str, folder: Path) -> tuple[str, ...]:
 
 
 class TabClient:
-    """One open tab."""
+    """One open tab; it reads all the time, as a browser does."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._screen = pyte.Screen(100, 30)
         self._stream = pyte.ByteStream(self._screen)
+        self._news = asyncio.Event()
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        async for message in self._socket:
+            if message.type is aiohttp.WSMsgType.BINARY:
+                self._stream.feed(message.data)
+                self._news.set()
+        self._news.set()
 
     @property
     def text(self) -> str:
@@ -117,18 +125,18 @@ class TabClient:
         return "\n".join(self._screen.display)
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
-        """Read until something holds."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not holds():
-            left = deadline - time.monotonic()
-            assert left > 0, f"never {what}:\n{self.text}"
-            message = await self._socket.receive(timeout=left)
-            assert message.type is not aiohttp.WSMsgType.CLOSED, f"closed before {what}:\n{self.text}"
-            if message.type is aiohttp.WSMsgType.BINARY:
-                self._stream.feed(message.data)
+        """Wait until something holds."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not holds():
+                    assert not self._reading.done(), f"closed before {what}:\n{self.text}"
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise AssertionError(f"never {what}:\n{self.text}") from None
 
     async def shows(self, words: str) -> None:
-        """Read until the terminal shows these words."""
+        """Wait until the terminal shows these words."""
         await self.until(lambda: words in self.text, words)
 
     async def keys(self, text: str) -> None:
@@ -140,10 +148,8 @@ class TabClient:
         await self._socket.send_str(message)
 
     async def closed(self) -> int:
-        """Read until the server closes; the close code."""
-        async with asyncio.timeout(PATIENCE_S):
-            async for _ in self._socket:
-                continue
+        """Wait until the server closes; the close code."""
+        await asyncio.wait_for(self._reading, PATIENCE_S)
         return self._socket.close_code or 0
 
 

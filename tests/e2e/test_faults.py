@@ -240,7 +240,7 @@ def test_stalled_after_three_polls_and_five_seconds(tmp_path: Path) -> None:
         engine.freeze()
         stalled = program.wait_state("STALLED")
         assert engine.frozen_at is not None
-        assert 4.4 <= time.monotonic() - engine.frozen_at <= 12.0
+        assert 4.4 <= time.monotonic() - engine.frozen_at <= 30.0  # a busy machine polls less often
         assert "4 running" in stalled["reason"]
         assert any(finding["id"].startswith("stalled:") for finding in program.lines[-1]["findings"])
 

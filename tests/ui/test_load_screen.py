@@ -11,13 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from textual.widgets import Input
+
 from cranked_app import Session, session
 from fakes.demo_client import metrics
 from fakes.pages import free_port
 from fakes.snapshots import BUSY_SERVER, SilentMachine, busy, idle
 from fakes.truth import TruthServer, truth_server
-from textual.widgets import Input
-
 from llmtop.config import Settings, Target
 from llmtop.load.scenarios import SCENARIOS
 from llmtop.sources.base import MachineSource

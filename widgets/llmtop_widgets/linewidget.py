@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -39,6 +40,13 @@ STYLE_NAMES = (
     "series5",
     "series6",
 )
+
+
+@lru_cache(maxsize=1024)
+def _blank_alike(one: Style, other: Style) -> bool:
+    """Whether a blank looks the same in two styles."""
+    drawn = any(style.underline or style.reverse or style.strike or style.link for style in (one, other))
+    return not drawn and one.bgcolor == other.bgcolor
 
 
 class LineWidget(Widget):
@@ -120,10 +128,24 @@ class LineWidget(Widget):
         if strip is None:
             if len(self._strips) > 4 * self.size.height + 64:
                 self._strips.clear()
-            spans = fit(content, width, style=fill)
-            segments = [Segment(clean(span.text), self.rich_style_of(span.style)) for span in spans]
-            strip = self._strips[key] = Strip(segments, width)
+            strip = self._strips[key] = Strip(self._segments(fit(content, width, style=fill)), width)
         return strip
+
+    def _segments(self, spans: Line) -> list[Segment]:
+        """The segments of a row, as few as possible: blanks join what is before them where that shows nothing."""
+        segments: list[Segment] = []
+        text, style = "", None
+        for span in spans:
+            own = self.rich_style_of(span.style)
+            if style is not None and (own is style or (span.text.isspace() and _blank_alike(style, own))):
+                text += span.text
+                continue
+            if style is not None:
+                segments.append(Segment(clean(text), style))
+            text, style = span.text, own
+        if style is not None:
+            segments.append(Segment(clean(text), style))
+        return segments
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Draw rows without Textual's styles cache when nothing surrounds or tints the content.

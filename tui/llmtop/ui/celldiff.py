@@ -30,7 +30,9 @@ BRIDGE = 3
 MAX_STYLES = 4096
 
 _TOKEN = re.compile(
-    r"\x1b\[(?P<row>\d+);(?P<column>\d+)H"
+    # a segment as Textual writes it, in one piece because most of a frame is made of them
+    r"\x1b\[(?P<paint>[\d;]+)m(?P<painted>[^\x00-\x1f\x7f-\x9f]+)\x1b\[0m"
+    r"|\x1b\[(?P<row>\d+);(?P<column>\d+)H"
     r"|\x1b\[(?P<sgr>[\d;]*)m"
     r"|\x1b\]8;(?P<link>[^\x07\x1b]*)\x1b\\"
     r"|(?P<text>[^\x00-\x1f\x7f-\x9f]+)"
@@ -217,7 +219,10 @@ class CellDiff:
                 raise _Unreadable
             position = token.end()
             kind = token.lastgroup
-            if kind == "text":
+            if kind == "painted":
+                x += self._put(pending, y, x, token["painted"], self._style_number(token["paint"], link))
+                parameters = ""
+            elif kind == "text":
                 x += self._put(pending, y, x, token["text"], self._style_number(parameters, link))
             elif kind == "sgr":
                 parameters = token["sgr"]
@@ -376,4 +381,4 @@ class CellDiff:
 
 def _run(style: int, y: int, x: int, cells: CellRow) -> _Op:
     texts = [cell[0] for cell in cells if cell is not None]
-    return _Op(style, y, x, "".join(texts), len(cells), all(len(text) == 1 for text in texts))
+    return _Op(style, y, x, "".join(texts), len(cells), set(map(len, texts)) == {1})

@@ -162,7 +162,7 @@ class ReplayApp(LlmtopApp):
     def action_pause(self) -> None:
         """Stop playing, or go on."""
         self.player.toggle()
-        self._show()
+        self.show_view()
 
     def action_faster(self) -> None:
         """Play faster."""

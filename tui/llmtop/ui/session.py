@@ -1,0 +1,248 @@
+"""Behind the screen: takes snapshots from the inbox, keeps the history, hands views to the page in front."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from textual import on
+from textual.screen import Screen
+
+from llmtop.collect import Feed, Poller
+from llmtop.config import Settings
+from llmtop.model.history import STEPS_S, History
+from llmtop.model.notices import Notices, sweet_spot
+from llmtop.model.snapshot import ServerView, Snapshot, State
+from llmtop.sources.base import MachineSource
+from llmtop.sources.tee import MachineTee
+from llmtop.ui.driver import RepaintingApp
+from llmtop.ui.messages import LoadNews, SnapshotReady
+from llmtop.ui.panels.view import Scales, View
+from llmtop.ui.screens.base import ViewScreen
+from llmtop.ui.screens.dashboard import DashboardScreen
+from llmtop.ui.warmup_state import WarmupControl
+
+if TYPE_CHECKING:
+    from llmtop.sources.startup_log import LineSource
+    from llmtop.ui.load_state import LoadControl
+
+NOTE_S = 4.0
+MOMENT_S = 8.0
+SETTLED_S = 5.0
+
+
+class Session(RepaintingApp[None]):
+    """The app without its keys: what has come in, what is selected, and the view of it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        machine: MachineSource,
+        *,
+        ansi: bool = False,
+        startup: LineSource | None = None,
+        startup_url: str | None = None,
+    ) -> None:
+        super().__init__(ansi_color=ansi)
+        self.animation_level = "none"
+        self.settings = settings
+        self.inbox: deque[Snapshot] = deque()
+        tee = MachineTee(machine)
+        self.poller = self.open_feed(tee.branch())
+        self.warmup = WarmupControl(tee, startup, startup_url)
+        self._load_control: LoadControl | None = None
+        self.history = History()
+        self.scales = Scales()
+        self.latest: Snapshot | None = None
+        self.selected: str | None = None
+        self.paused = False
+        self.interval_s = settings.interval_s
+        self.step_s = STEPS_S[1]
+        self._note: tuple[str, float] = ("", 0.0)
+        self.notices = Notices()
+        self.moment: str | None = None  # what the stage announces
+        self._starting = False
+
+    def open_feed(self, machine: MachineSource) -> Feed:
+        """What the snapshots come from."""
+        return Poller(self.settings, machine, self._arrived)
+
+    # the terminal
+
+    def _fatal_error(self) -> None:
+        """Leave; the traceback is printed by the caller once the terminal is restored, without locals."""
+        self._close_messages_no_wait()
+
+    def get_default_screen(self) -> Screen[None]:
+        """The dashboard is always there, below every other page."""
+        return DashboardScreen()
+
+    def on_mount(self) -> None:
+        """First frame at once, then the data."""
+        if self.settings.theme:
+            self.theme = self.settings.theme
+        self.call_after_refresh(self.show_view)
+        self._catch_signals()
+        self.call_after_refresh(self.poller.start)
+        self.set_interval(1.0, self._watch_poller)
+        # these two run only while there is something for them to do: every wake-up costs CPU
+        self.load_pace = self.set_interval(0.5, self._show_load, pause=True)
+        self._warmup_pace = self.set_interval(0.2, self._step_warmup, pause=True)
+        self.set_timer(SETTLED_S, self._settle)
+        if self.warmup.wanted:
+            self._begin_warmup(None)
+            self.call_after_refresh(self.run_action, "warmup")
+
+    def _catch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            try:
+                loop.add_signal_handler(number, self._end, 128 + number)
+            except (NotImplementedError, RuntimeError, ValueError):
+                continue  # not in the main thread: tests
+
+    def _settle(self) -> None:
+        """What is there by now stays there: the collector need not go through it again and again."""
+        gc.collect()
+        gc.freeze()
+
+    def _end(self, code: int) -> None:
+        self.exit(return_code=code)
+
+    def _watch_poller(self) -> None:
+        if self.poller.error is not None:
+            raise self.poller.error
+        if self._note[0] and time.monotonic() > self._note[1]:
+            self._note, self.moment = ("", 0.0), None
+            self.show_view()
+
+    def on_unmount(self) -> None:
+        """Stop polling; nothing waits for a request or a driver that hangs."""
+        if self._load_control is not None:
+            self._load_control.leave(timeout_s=1.0)
+        self.warmup.end()
+        self.poller.stop(timeout_s=0.2)
+
+    # data
+
+    def _arrived(self, snapshot: Snapshot) -> None:
+        """In the poller's thread: put it into the inbox and knock."""
+        self.inbox.append(snapshot)
+        self.post_message(SnapshotReady())
+
+    @on(SnapshotReady)
+    def _drain(self) -> None:
+        while self.inbox:
+            self._take(self.inbox.popleft())
+        if not self.screen_stack:  # on the way out
+            return
+        self._notice_startup()
+        if not self.paused and not (self.page == "load" and self.load.running):
+            self.show_view()
+
+    def _take(self, snapshot: Snapshot) -> None:
+        """Remember a snapshot."""
+        self.latest = snapshot
+        self.history.push(snapshot)
+        for text in self.notices.push(snapshot):
+            self.announce(text)
+
+    @on(LoadNews)
+    def _take_load_news(self) -> None:
+        state = self.load.state
+        had_result = state is not None and state.result is not None
+        for mark in self.load.drain():
+            self.poller.note(mark)
+        if state is not None and state.result is not None and not had_result:
+            self.announce(sweet_spot(state.result))
+            self.show_view()
+
+    def _notice_startup(self) -> None:
+        """A server that starts up opens the warm-up page by itself, once."""
+        server = self.server
+        starting = server is not None and server.state is State.STARTING
+        if starting and server is not None and not self._starting and not self.warmup.active:
+            self._begin_warmup(server.url)
+            if isinstance(self.screen, DashboardScreen):
+                self.call_later(self.run_action, "warmup")
+        self._starting = starting
+
+    def _begin_warmup(self, url: str | None) -> None:
+        self.warmup.begin(url)
+        self._warmup_pace.resume()
+
+    def _step_warmup(self) -> None:
+        if not self.warmup.active:
+            self._warmup_pace.pause()
+            return
+        ended = self.warmup.step()
+        if self.warmup.url is not None:
+            self.poller.starting(self.warmup.url, self.warmup.words)
+        if ended and self.warmup.report is not None:
+            self.note(self.warmup.report.verdict)
+
+    def _show_load(self) -> None:
+        """The load page has a pace of its own, twice a second, so that a sweep costs no more than that."""
+        if self.page != "load":
+            self.load_pace.pause()
+        elif self.load.state is not None:
+            self._take_load_news()
+            self.show_view()
+
+    @property
+    def load(self) -> LoadControl:
+        """The load test; what it needs is imported with the first use of it."""
+        if self._load_control is None:
+            from llmtop.ui.load_state import LoadControl, recording_to
+
+            self._load_control = LoadControl(lambda: self.post_message(LoadNews()), recording_to(self.poller))
+        return self._load_control
+
+    @property
+    def page(self) -> str:
+        """The name of the page in front, as in the table of keys; empty for a dialog."""
+        return self.screen.name_in_keys if self.screen_stack and isinstance(self.screen, ViewScreen) else ""
+
+    @property
+    def server(self) -> ServerView | None:
+        """The selected server, or the first."""
+        servers = self.latest.servers if self.latest else ()
+        return next((server for server in servers if server.url == self.selected), servers[0] if servers else None)
+
+    def _view(self) -> View:
+        return View(
+            self.latest,
+            self.server,
+            self.history,
+            max(self.step_s, next(step for step in STEPS_S if step >= self.interval_s)),
+            self.scales,
+            self.interval_s,
+            self.paused,
+            recording=self._recording(),
+            note=self._note[0] or None,
+        )
+
+    def _recording(self) -> str | None:
+        if self.poller.recording is None:
+            return None
+        failed = self.latest is not None and any(source.name == "recording" for source in self.latest.sources)
+        return "NOT RECORDED" if failed else "REC"
+
+    def show_view(self) -> None:
+        """Hand the page in front a view of what is known now."""
+        if self.screen_stack and isinstance(self.screen, ViewScreen):
+            self.screen.show(self._view())
+
+    def note(self, text: str) -> None:
+        """Say something for a few seconds."""
+        self._note, self.moment = (text, time.monotonic() + NOTE_S), None
+        self.show_view()
+
+    def announce(self, text: str | None) -> None:
+        """Have the next frame say that a moment worth showing has come; on the stage it is a banner."""
+        if text and not self.paused:
+            self._note, self.moment = (text, time.monotonic() + MOMENT_S), text
