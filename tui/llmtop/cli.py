@@ -31,6 +31,7 @@ from llmtop.config import (
 
 EXIT_OK, EXIT_UNHEALTHY, EXIT_USAGE, EXIT_CRASH = 0, 1, 2, 70
 ONCE_DEADLINE_S = 15.0
+ONCE_INTERVAL_S = 5.0  # two polls must fit into the deadline
 THEMES = ("textual-dark", "textual-light")
 Show = Callable[[Settings, Any, Any, str | None], int]
 
@@ -225,6 +226,7 @@ def _once(settings: Settings, machine: Any, as_json: bool, as_line: bool) -> int
             latest[:] = [snapshot, poller.settled]
             news.notify()
 
+    settings = replace(settings, interval_s=min(settings.interval_s, ONCE_INTERVAL_S))
     poller = Poller(settings, machine, take)
     poller.start()
     deadline = time.monotonic() + ONCE_DEADLINE_S
