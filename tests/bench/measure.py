@@ -23,12 +23,14 @@ from types import TracebackType
 from typing import Self
 
 import pytest
+
 from fakes import nvml
 
 HERE = Path(__file__).parent
 LLMTOP = str(Path(sys.executable).with_name("llmtop"))
 FLOOR = (sys.executable, str(HERE / "floor.py"))
 SYNC_QUERY, SYNC_ANSWER = b"\x1b[?2026$p", b"\x1b[?2026;2$y"
+CACHE = Path(tempfile.gettempdir()) / f"llmtop-bench-{os.getuid()}"
 PATIENCE_S = 30.0
 Size = tuple[int, int]
 
@@ -87,10 +89,6 @@ class Watched:
         """Wait for the first frame."""
         if not self.shown.wait(PATIENCE_S):
             raise AssertionError(f"no first frame: {self.tail!r}")
-
-    def press(self, keys: str) -> None:
-        """Type keys."""
-        os.write(self.master, keys.encode())
 
     def usage(self, settle_s: float, window_s: float) -> Usage:
         """Let it settle after its first frame, then measure for a window."""
@@ -177,6 +175,9 @@ def environment(folder: Path) -> dict[str, str]:
     for name in ("NO_COLOR", "TEXTUAL_THEME", "LLMTOP_THEME", "LLMTOP_DIFF", "LLMTOP_SHIFT", "VLLM_API_KEY"):
         environ.pop(name, None)
     environ |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", "HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+    # as installed: with compiled modules, also where the tests run without
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    environ["PYTHONPYCACHEPREFIX"] = str(CACHE)
     try:
         library = nvml.build(folder / "lib")
     except pytest.skip.Exception:

@@ -14,7 +14,7 @@ PAGE = FIXTURES / "pages" / "vllm-0.32.0-c16.txt"
 SCENARIO = FIXTURES / "nvml" / "gb10.txt"
 CAPACITY = 849_942
 UP_S = 11_520.0
-_SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:]+)(?P<labels>\{.*\})? (?P<value>\S+)$")
+_SAMPLE = re.compile(r"^(?P<name>[a-zA-Z0-9_:]+)(?P<labels>\{.*\})? (?P<value>\S+)$")
 
 
 @dataclass(slots=True)
@@ -69,7 +69,11 @@ class BusyPage:
             "vllm:num_requests_waiting": Walk(0, 40, 12),
             "vllm:kv_cache_usage_perc": Walk(0.2, 0.93, 0.5),
         }
-        self._speeds = {"vllm:generation_tokens_total": 900.0, "vllm:prompt_tokens_total": 5200.0}
+        self._speeds = {
+            "vllm:generation_tokens_total": 900.0,
+            "vllm:prompt_tokens_total": 5200.0,
+            "vllm:admission_rejections_total": 0.0,
+        }
         self._start = time.time() - UP_S
         for place, sample in self._samples():
             self._learn(place, sample["name"], sample["labels"] or "", float(sample["value"]))
@@ -89,6 +93,12 @@ class BusyPage:
         elif name.endswith("_total"):
             self._counters[place] = value
 
+    def at_rest(self) -> bytes:
+        """The page of a server without a request."""
+        for walk in self._gauges.values():
+            walk.value = 0.0
+        return self._render()
+
     def advance(self) -> bytes:
         """The page of the next second."""
         for walk in self._gauges.values():
@@ -98,6 +108,9 @@ class BusyPage:
             self._counters[place] = value + speed * self._pick.uniform(0.5, 1.5)
         for histogram in self._histograms.values():
             histogram.observe(self._pick)
+        return self._render()
+
+    def _render(self) -> bytes:
         seen: dict[str, int] = {}
         lines = list(self._lines)
         for place, sample in self._samples():
@@ -135,7 +148,7 @@ class BusyMachine:
         self._available, self._power = Walk(8e6, 60e6, 24e6), Walk(20e3, 90e3, 46e3)
         self._util, self._temperature = Walk(60, 100, 90), Walk(50, 90, 70)
         self._clock, self._busy = Walk(1800, 3000, 2400), Walk(0.05, 0.9, 0.3)
-        self._jiffies = [1000.0, 9000.0]
+        self._jiffies, self._energy_mj = [1000.0, 9000.0], 5e8
         (self.procfs / "pressure").mkdir(parents=True)
         self.advance()
 
@@ -151,8 +164,11 @@ class BusyMachine:
         _put(self.procfs / "meminfo", "".join(f"{name}: {int(value)} kB\n" for name, value in meminfo.items()))
         _put(self.procfs / "stat", f"cpu  {user} 0 0 {rest} 0 0 0 0 0 0\n")
         _put(self.procfs / "pressure" / "memory", f"full avg10={busy:.2f} avg60=0.00 avg300=0.00 total=0\n")
+        power = self._power.step(pick)
+        self._energy_mj += power
         moved = {
-            "power": self._power.step(pick),
+            "power": power,
+            "energy": self._energy_mj,
             "util": self._util.step(pick),
             "temp": self._temperature.step(pick),
             "clock.sm": self._clock.step(pick),

@@ -24,7 +24,7 @@ class Server:
 
     def __init__(self, still: bool) -> None:
         self._page, self._still = BusyPage(), still
-        self._body = self._page.advance()
+        self._body = self._page.at_rest() if still else self._page.advance()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection."""

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from cranked_app import Session, session
-from fakes.snapshots import ALL, BUSY_SERVER, GIB, NOON, busy, data_parallel, hostile, three_servers, unknown
 from textual.widgets import Input
 
+from cranked_app import Session, session
+from fakes.snapshots import ALL, BUSY_SERVER, GIB, NOON, busy, data_parallel, hostile, three_servers, unknown
 from llmtop.config import Settings
 from llmtop.model.machine import Dip, MachineSample, MemInfo
 from llmtop.model.snapshot import Device
@@ -277,7 +277,8 @@ class Gauge:
         """What is available now, and the dip since the last reading."""
         dips, self.dips = self.dips, {}
         mem = MemInfo(total=self.total, available=self.available, free=self.available)
-        return MachineSample(time.time(), mem=mem, devices=(Device(0, "GPU-x", "NVIDIA GB10", unified=True),), dips=dips)
+        device = Device(0, "GPU-x", "NVIDIA GB10", unified=True)
+        return MachineSample(time.time(), mem=mem, devices=(device,), dips=dips)
 
     def ready(self) -> bool:
         """Always."""

@@ -48,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     code = run(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
+            if stream is not None:
+                stream.flush()
         except (BrokenPipeError, ValueError, OSError):
             pass
     os._exit(code)
@@ -239,6 +240,7 @@ def _once(settings: Settings, machine: Any, as_json: bool, as_line: bool) -> int
     if not latest:
         raise RuntimeError("no snapshot within the deadline")
     print_line(render(latest[0], as_json, as_line))
+    _warn_of_files(latest[0])
     return health(latest[0])
 
 
@@ -260,9 +262,17 @@ def health(snapshot: Any) -> int:
 
 
 def print_line(text: str) -> None:
-    """Write a line as UTF-8, at once."""
-    sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
-    sys.stdout.buffer.flush()
+    """Write a line as UTF-8, at once; raises BrokenPipeError when the reader has gone, UsageError when it cannot."""
+    if sys.stdout is None:
+        raise UsageError("standard output is closed; redirect it to a file or /dev/null")
+    try:
+        sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _silence_stdout()
+        raise UsageError(f"cannot write to standard output: {error.strerror}") from None
 
 
 def _stream(settings: Settings, machine: Any, as_json: bool) -> int:
@@ -278,8 +288,11 @@ def _stream(settings: Settings, machine: Any, as_json: bool) -> int:
     def take(snapshot: Any) -> None:
         try:
             print_line(render(snapshot, as_json, True))
-        except OSError:  # the reader has gone
+            _warn_of_files(snapshot)
+        except BrokenPipeError:
             end(EXIT_OK)
+        except UsageError as error:
+            end(error)
 
     signal.signal(signal.SIGTERM, lambda *_: end(128 + signal.SIGTERM))
     signal.signal(signal.SIGHUP, lambda *_: end(128 + signal.SIGHUP))
@@ -290,8 +303,20 @@ def _stream(settings: Settings, machine: Any, as_json: bool) -> int:
             raise poller.error
     poller.stop()
     _silence_stdout()
-    code = done[0]
-    return code if isinstance(code, int) else EXIT_CRASH
+    if isinstance(done[0], BaseException):
+        raise done[0]
+    return done[0]
+
+
+_warned: set[str] = set()
+
+
+def _warn_of_files(snapshot: Any) -> None:
+    """Say once, where no screen does, that a recording or another file cannot be written."""
+    for source in snapshot.sources:
+        if not source.ok and source.name in ("recording", "prometheus file") and source.name not in _warned:
+            _warned.add(source.name)
+            print(f"llmtop: {source.name}: {source.reason}", file=sys.stderr)
 
 
 def _silence_stdout() -> None:

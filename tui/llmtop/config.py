@@ -81,7 +81,7 @@ def parse_target(text: str) -> Target:
         raise UsageError(
             f"{_shown(text)!r} is not a server; write HOST:PORT or http(s)://HOST[:PORT][/PREFIX]"
         ) from None
-    if parts.scheme not in ("http", "https") or not host or any(char.isspace() for char in typed):
+    if parts.scheme not in ("http", "https") or not host or any(char.isspace() for char in typed) or not _sayable(host):
         raise UsageError(f"{_shown(text)!r} is not a server; write HOST:PORT or http(s)://HOST[:PORT][/PREFIX]")
     if "://" not in text and port is None:
         port = DEFAULT_PORT
@@ -92,6 +92,19 @@ def parse_target(text: str) -> Target:
     url = f"{parts.scheme}://{place}" + (f":{port}" if port is not None else "") + path
     login = (parts.username, parts.password or "") if parts.username else None
     return Target(url, login=login)
+
+
+def _sayable(host: str) -> bool:
+    """Whether a host name can be put into a request."""
+    if host.isascii():
+        return True
+    import idna
+
+    try:
+        idna.encode(host, uts46=True)
+    except idna.IDNAError:
+        return False
+    return True
 
 
 def _shown(text: str) -> str:

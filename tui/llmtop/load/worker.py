@@ -127,7 +127,8 @@ class Worker:
         try:
             await work
         except (PreflightError, OSError, TimeoutError) as error:
-            words = str(error) or type(error).__name__
+            reason = error.strerror if isinstance(error, OSError) else None
+            words = reason or str(error) or type(error).__name__
             self._pipe.emit("error", message=f"{self._plan.url}: {words}")
 
     async def _stop(self) -> None:

@@ -103,11 +103,12 @@ def _stalled(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         watts = [d.power_w for d in snapshot.devices if d.power_w is not None] if server.local else []
         idle = bool(watts) and max(watts) < IDLE_WATTS
-        names = "" if len(server.engines) == 1 else " (engine " + ", ".join(row.engine for row in frozen) + ")"
+        listed = ", ".join(row.engine for row in frozen) if len(frozen) <= 4 else f"{len(frozen)} of them"
+        names = "" if len(server.engines) == 1 else f" (engine {listed})"
         yield Finding(
             f"stalled:{server.url}",
             "critical",
-            f"{_name(server)}{names}: requests run, no counter moves" + (": wedged?" if idle else ""),
+            f"{_name(server, snapshot)}{names}: requests run, no counter moves" + (": wedged?" if idle else ""),
             (server.reason or "") + (f"; GPU at {max(watts):.0f} W, near idle" if idle else ""),
             "a 1-token request tells a hang from stale gauges; a dead engine needs a restart",
         )
@@ -125,7 +126,7 @@ def _unreachable(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"unreachable:{server.url}",
                 "critical" if server.state is State.DOWN and server.engine else "warning",  # it was up before
-                f"{_name(server)}: {server.state}",
+                f"{_name(server, snapshot)}: {server.state}",
                 server.reason,
                 advice[server.state],
             )
@@ -137,7 +138,7 @@ def _kv_pressure(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"kv:{server.url}",
                 "warning",
-                f"{_name(server)}: the KV cache is the limit",
+                f"{_name(server, snapshot)}: the KV cache is the limit",
                 server.limited_by_evidence,
                 "fewer users, a shorter --max-model-len, --kv-cache-dtype fp8, or more --gpu-memory-utilization",
             )
@@ -150,7 +151,7 @@ def _kv_filling(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"kv-filling:{server.url}",
                 "info",
-                f"{_name(server)}: KV cache full in about {duration(server.kv_full_in_s)}",
+                f"{_name(server, snapshot)}: KV cache full in about {duration(server.kv_full_in_s)}",
                 f"{percent(server.kv_usage)} used, rising {server.kv_growth_tok_s:,.0f} tokens/s",
                 "preemptions follow when it is full",
             )
@@ -162,7 +163,7 @@ def _seq_cap(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"seq-cap:{server.url}",
                 "info",
-                f"{_name(server)}: requests wait though the KV cache has room",
+                f"{_name(server, snapshot)}: requests wait though the KV cache has room",
                 server.limited_by_evidence,
                 "raise --max-num-seqs (or --max-num-batched-tokens)",
             )
@@ -174,7 +175,7 @@ def _rejections(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"rejections:{server.url}",
                 "info",
-                f"{_name(server)}: {server.admission_rejections_total:,} requests turned away since its start",
+                f"{_name(server, snapshot)}: {server.admission_rejections_total:,} requests turned away so far",
                 "vllm:admission_rejections_total",
                 "raise --max-num-queued-reqs, or send fewer at once",
             )
@@ -187,7 +188,7 @@ def _slow_scrapes(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"slow-page:{server.url}",
                 "info",
-                f"{_name(server)}: polled every {interval:.1f} s instead of {wanted:.1f} s",
+                f"{_name(server, snapshot)}: polled every {interval:.1f} s instead of {wanted:.1f} s",
                 f"its metrics page takes {seconds(took)}, more than 5 % of the interval",
             )
 
@@ -232,5 +233,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def _name(server: ServerView) -> str:
-    return server.name or server.model or server.url
+def _name(server: ServerView, snapshot: Snapshot) -> str:
+    """What to call a server: of several its address, since they may serve the same model."""
+    address = server.url.removeprefix("http://")
+    return server.name or (address if len(snapshot.servers) > 1 else server.model or address)

@@ -26,6 +26,7 @@ class Plan:
     """What would be started, and the pool it would start in (GiB); None where it is not known."""
 
     unified: bool = False
+    host_ram: bool = False  # no GPU is seen: the memory is the host's
     version: str | None = None
     utilization: float | None = None
     kv_cache_memory_gib: float | None = None
@@ -84,6 +85,8 @@ def preflight(plan: Plan, reserve_gib: float | None = None) -> Preflight:
 def _counted(plan: Plan, version: Version | None) -> tuple[float | None, str]:
     if plan.unified and (version is None or version >= _AVAILABLE_FROM):
         return plan.available_gib, "available (MemAvailable)"
+    if plan.host_ram:
+        return plan.free_gib, "free in host memory, as no GPU is seen here"
     return plan.free_gib, "free (cudaMemGetInfo, = MemFree here)" if plan.unified else "free (cudaMemGetInfo)"
 
 

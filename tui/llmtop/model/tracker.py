@@ -19,6 +19,7 @@ from llmtop.model.snapshot import EngineRow, Latency, LatencySet, Rates, ServerV
 
 STALE_AFTER_INTERVALS = 3.0
 NO_ANSWER_YET = "no answer yet"
+MOST_REQUESTS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +359,7 @@ def _gauge(row: RowSample, name: str) -> int | None:
     """Running or waiting; 0 for an engine that is there but has not stepped yet (data-parallel vLLM)."""
     value = row.gauges.get(name)
     if value is not None:
-        return max(0, round(value))
+        return round(value) if 0 <= value < MOST_REQUESTS else None  # anything else is no number of requests
     return 0 if kv.not_stepped(row) else None
 
 

@@ -257,6 +257,11 @@ _BY_METRIC = _index(*DIALECTS)
 _ROUTER_BY_METRIC = _index(ROUTER)
 
 
+def reads(name: str) -> bool:
+    """Whether any engine has a signal on a metric of this name."""
+    return name in _BY_METRIC or name in _ROUTER_BY_METRIC
+
+
 def resolve(name: str, labels: Mapping[str, str]) -> tuple[Slot, ...]:
     """The slots that one series fills; empty for a series that nothing here reads."""
     routed = "server" in labels and "model_name" not in labels and "engine" not in labels

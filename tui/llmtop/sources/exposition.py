@@ -11,10 +11,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from llmtop.sources.dialects import Slot, resolve
+from llmtop.sources.dialects import Slot, reads, resolve
 
 _EXEMPLAR = re.compile(r"\s+#\s+\{.*$")
 _SERIES = re.compile(r'^[^\s{]+(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?$')
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(?=[{ \t])")
+LINE_LIMIT = 1 << 16
 _NOTHING: tuple[Slot, ...] = ()
 CACHE_CHARS = 8 * 2**20
 
@@ -75,6 +77,14 @@ class Exposition:
 
     def _unknown_line(self, line: str, values: dict[Slot, float]) -> int:
         """Parse one line slowly into `values`; 1 when it is no sample."""
+        if len(line) > LINE_LIMIT:
+            return 1
+        metric = _NAME.match(line)
+        if metric and not reads(metric[0]):  # what nothing here reads is not worth the official parser's time
+            series = line.rpartition(" ")[0]
+            if _SERIES.match(series):
+                self._remember(series, _NOTHING)
+            return 0
         found = list(_official(_EXEMPLAR.sub("", line)))
         if not found:
             return 1 if line.strip() else 0

@@ -151,7 +151,7 @@ class ServerSource:
             bad = None if response.status_code < 500 else f"/health says {response.status_code}"
         except (TimeoutError, httpx.TimeoutException):
             bad = "/health does not answer"
-        except (httpx.HTTPError, OSError, ValueError):
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError):
             bad = "/health fails"
         self.identity = replace(self.identity, health=bad)
 
@@ -161,7 +161,7 @@ class ServerSource:
             async with asyncio.timeout(SIDE_DEADLINE_S):
                 response = await self._http().get(f"{self.target.url}{path}")
             return response.json() if response.status_code == 200 and len(response.content) < 2**20 else None
-        except (TimeoutError, httpx.HTTPError, OSError, ValueError, RecursionError):
+        except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError):
             return None
 
     def _http(self) -> httpx.AsyncClient:

@@ -93,6 +93,7 @@ def make_plan(sample: MachineSample, command: Command, procfs: Path, cgroup: Pat
     kv = command.kv_cache_memory_bytes
     return Plan(
         unified=unified,
+        host_ram=pool.kind == "ram",
         version=command.version,
         utilization=command.utilization,
         kv_cache_memory_gib=None if kv is None else kv / GIB,

@@ -315,6 +315,6 @@ def _fetch(connection: http.client.HTTPConnection) -> tuple[ServerState | None, 
         return parse_state(json.load(connection.getresponse())), None
     except ConnectionRefusedError:
         return None, None
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         connection.close()
-        return None, f"demo server: {error}"
+        return None, "the demo server does not answer"

@@ -245,7 +245,8 @@ def plan_lines(plan: Plan, estimate: str, commands: Sequence[str], cells: int) -
     if not commands:
         return lines
     more = f", and {len(commands) - 1} more" if len(commands) > 1 else ""
-    lines += [(), line(Span(f"the same with vLLM's own tool{more} (F9 copies):", "label"))]
+    same = wrap(f"the same with vLLM's own tool{more} (F9 copies):", cells)
+    lines += [(), *(line(Span(text, "label")) for text in same)]
     return lines + [line(Span(f"  {text}", "dim")) for text in wrap(commands[0], cells - 2)]
 
 
