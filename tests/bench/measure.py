@@ -29,6 +29,7 @@ from fakes import nvml
 HERE = Path(__file__).parent
 LLMTOP = str(Path(sys.executable).with_name("llmtop"))
 FLOOR = (sys.executable, str(HERE / "floor.py"))
+SYNC_START = b"\x1b[?2026h"
 SYNC_QUERY, SYNC_ANSWER = b"\x1b[?2026$p", b"\x1b[?2026;2$y"
 CACHE = Path(tempfile.gettempdir()) / f"llmtop-bench-{os.getuid()}"
 PATIENCE_S = 30.0
@@ -37,9 +38,12 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a program used: bytes/s to the terminal, % of a core, resident bytes, CPU seconds to the first frame."""
+    """What a program used: bytes and frames a second to the terminal, % of a core, resident bytes, and CPU seconds
+    to the first frame.
+    """
 
     bytes_s: float
+    frames_s: float
     cpu_percent: float
     rss: int
     first_frame_cpu_s: float
@@ -55,7 +59,7 @@ class Watched:
             command, stdin=slave, stdout=slave, stderr=slave, env=dict(environ), start_new_session=True
         )
         os.close(slave)
-        self.received = 0
+        self.received = self.frames = 0
         self.first_frame_cpu_s: float | None = None
         self.shown = threading.Event()
         self.tail = b""
@@ -76,6 +80,7 @@ class Watched:
             if not chunk:
                 return
             self.received += len(chunk)
+            self.frames += chunk.count(SYNC_START)
             self.tail = (self.tail + chunk)[-4096:]
             if SYNC_QUERY in chunk:
                 os.write(self.master, SYNC_ANSWER)
@@ -94,12 +99,14 @@ class Watched:
         """Let it settle after its first frame, then measure for a window."""
         self.wait_shown()
         time.sleep(settle_s)
-        bytes_before, cpu_before, before = self.received, cpu_s(self.process.pid), time.monotonic()
+        bytes_before, frames_before = self.received, self.frames
+        cpu_before, before = cpu_s(self.process.pid), time.monotonic()
         time.sleep(window_s)
         seconds = time.monotonic() - before
         assert self.process.poll() is None, self.tail
         return Usage(
             (self.received - bytes_before) / seconds,
+            (self.frames - frames_before) / seconds,
             (cpu_s(self.process.pid) - cpu_before) / seconds * 100,
             rss(self.process.pid),
             self.first_frame_cpu_s or 0.0,

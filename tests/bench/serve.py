@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.pages import BusyMachine, BusyPage
 
 SIDE = {"/version": {"version": "0.32.0"}, "/v1/models": {"data": [{"id": "busy-model-120b", "max_model_len": 32768}]}}
-FIRST = "/s0"
+FIRST = "/s0/metrics"
 
 
 class Server:
@@ -37,14 +37,14 @@ class Server:
             body = self._answer(path)
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             await writer.drain()
+            if path == FIRST and not self._still:  # now, so that the next answer is there at once
+                self._body = self._page.advance()
         writer.close()
 
     def _answer(self, path: str) -> bytes:
-        prefix, _, rest = path[1:].partition("/")
+        _, _, rest = path[1:].partition("/")
         if rest != "metrics":
             return json.dumps(SIDE.get("/" + rest, {})).encode()
-        if f"/{prefix}" == FIRST and not self._still:
-            self._body = self._page.advance()
         return self._body
 
 

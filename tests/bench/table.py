@@ -10,12 +10,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.budgets import MANY, Measured, measure, rivals
 from bench.measure import Usage, bench
 
-HEAD = f"{'':34} {'B/s':>8} {'CPU %':>7} {'RSS MiB':>8}"
+HEAD = f"{'':34} {'B/s':>8} {'frames/s':>9} {'CPU %':>7} {'RSS MiB':>8}"
 
 
 def row(name: str, usage: Usage) -> str:
     """A line of the table."""
-    return f"{name:34} {usage.bytes_s:8,.0f} {usage.cpu_percent:7.2f} {usage.rss / 2**20:8.1f}"
+    return f"{name:34} {usage.bytes_s:8,.0f} {usage.frames_s:9.2f} {usage.cpu_percent:7.2f} {usage.rss / 2**20:8.1f}"
 
 
 def table(measured: Measured) -> str:

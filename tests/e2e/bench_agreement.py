@@ -42,7 +42,8 @@ def bench(url: str, c: int, prompts: int, seed: int, folder: Path) -> Result:
     words = ["bench", "serve", "--backend", "vllm", "--base-url", url, "--endpoint", "/v1/completions"]
     words += ["--model", "tiny", "--tokenizer", str(CACHE / "tiny-model"), "--dataset-name", "random"]
     words += ["--random-input-len", str(INPUT), "--random-output-len", str(OUTPUT), "--num-prompts", str(prompts)]
-    words += ["--max-concurrency", str(c), "--ignore-eos", "--seed", str(seed), "--num-warmups", "1"]
+    words += ["--max-concurrency", str(c), "--ignore-eos", "--temperature", "0", "--seed", str(seed)]
+    words += ["--num-warmups", "1"]
     words += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--disable-tqdm", "--save-result"]
     words += ["--result-dir", str(folder), "--result-filename", "bench.json"]
     offline = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_TARGET_DEVICE": "cpu"}

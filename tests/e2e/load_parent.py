@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 
 from fakes.truth import Worker
 from llmtop.load.plan import Level, Plan
@@ -14,7 +15,7 @@ async def main(url: str) -> None:
     await worker.hear("preflight")
     worker.say(cmd="prepare", level=0, share={"slots": 4})
     await worker.hear("ready")
-    worker.say(cmd="go", t0=0.0)
+    worker.say(cmd="go", t0=time.perf_counter())
     while sum(lane[1] == "decode" for lane in (await worker.hear("snap"))["lanes"]) < 4:
         pass
     print(worker.process.pid, flush=True)

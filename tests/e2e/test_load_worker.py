@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -197,7 +198,7 @@ async def begun(truth: TruthServer, c: int = 8) -> Worker:
     await worker.hear("preflight")
     worker.say(cmd="prepare", level=0, share={"slots": c})
     await worker.hear("ready")
-    worker.say(cmd="go", t0=0.0)
+    worker.say(cmd="go", t0=time.perf_counter())
     while sum(lane[1] == "decode" for lane in (await worker.hear("snap"))["lanes"]) < c:
         pass
     return worker
@@ -281,7 +282,7 @@ async def test_a_server_that_dies_or_hangs_ends_the_level(how: signal.Signals, o
             await worker.hear("preflight")
             worker.say(cmd="prepare", level=0, share={"slots": 8})
             await worker.hear("ready")
-            worker.say(cmd="go", t0=0.0)
+            worker.say(cmd="go", t0=time.perf_counter())
             while sum(lane[1] == "decode" for lane in (await worker.hear("snap"))["lanes"]) < 8:
                 pass
             os.kill(server.process.pid, how)

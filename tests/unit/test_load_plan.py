@@ -116,6 +116,7 @@ def test_the_equal_commands_of_vllm() -> None:
     assert (options["--random-input-len"], options["--random-output-len"]) == ("2048", "128")
     assert (options["--num-prompts"], options["--max-concurrency"], options["--seed"]) == ("64", "1", "7")
     assert "--ignore-eos" in words
+    assert words[words.index("--temperature") + 1] == "0"
     assert "--seed 8" in second
     chat = bench_commands(build("rate", replace(BASE, api="chat", goodput_ms={"ttft": 400.0})))[0]
     assert "--backend openai-chat" in chat

@@ -10,6 +10,8 @@ from llmtop.config import Settings, Target
 from llmtop.model.snapshot import Snapshot
 from llmtop.sources.discover import is_local
 
+INTERVAL_S = 2.0  # memory has a faster sampler of its own, and every page asked for costs the loaded server time
+
 
 @contextmanager
 def watched(target: Target, settings: Settings) -> Iterator[Callable[[], Snapshot | None]]:
@@ -28,7 +30,7 @@ def watched(target: Target, settings: Settings) -> Iterator[Callable[[], Snapsho
         latest[0] = snapshot
 
     machine = LiveMachine(settings.procfs, settings.sysfs, settings.memory)
-    poller = Poller(replace(settings, targets=(target,)), machine, take)
+    poller = Poller(replace(settings, targets=(target,), interval_s=INTERVAL_S), machine, take)
     poller.start()
     try:
         yield lambda: latest[0]

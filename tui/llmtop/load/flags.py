@@ -146,7 +146,7 @@ def _lengths(raw: LevelRaw) -> Iterator[Flag]:
         yield Flag("short", f"{short} answers ended before the asked length")
     elif "ignore_eos" in raw.profile.refused:
         yield Flag("short", "the server takes no ignore_eos: answers end where the model ends them")
-    if any(record.output_estimated for record in raw.records):
+    if any(record.ok and record.output_estimated for record in raw.records):
         yield Flag("tokens estimated", "no usage from the server: each chunk counts as one token")
     off = [r for r in raw.records if r.prompt_tokens is not None and r.prompt_tokens != r.asked_prompt]
     if off and raw.profile.use_ids:

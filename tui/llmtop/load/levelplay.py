@@ -21,7 +21,7 @@ from llmtop.load.summary import LevelRaw, ServerWatch
 from llmtop.load.vitals import Vitals
 from llmtop.model.snapshot import Snapshot
 
-POLL_S = 0.5
+POLL_S = 1.0  # a page costs the server about 10 ms of the process that streams the answers
 LEAD_S = 0.05  # from "go" to the common start
 SETTLE_TRIES = 6
 _PREFILL_TOK_S, _TPOT_S = 4000.0, 0.03  # a guess, for the share of each level in the whole; ratios matter alone

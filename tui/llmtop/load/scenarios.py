@@ -198,6 +198,7 @@ def _bench_command(plan: Plan, level: Level, index: int, model: str | None) -> s
     if level.request_rate is not None:
         words += ["--request-rate", f"{level.request_rate:g}", "--burstiness", f"{level.burstiness:g}"]
     words += ["--ignore-eos"] if plan.ignore_eos else []
+    words += ["--temperature", f"{plan.extra_body.get('temperature', 0)}"]
     words += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,95,99"]
     if plan.goodput_ms:
         words += ["--goodput", *(f"{name}:{limit:g}" for name, limit in plan.goodput_ms.items())]
