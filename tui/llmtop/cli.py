@@ -240,7 +240,8 @@ def _once(settings: Settings, machine: Any, as_json: bool, as_line: bool) -> int
     if not latest:
         raise RuntimeError("no snapshot within the deadline")
     print_line(render(latest[0], as_json, as_line))
-    _warn_of_files(latest[0])
+    if not as_json:
+        _warn_of_files(latest[0])
     return health(latest[0])
 
 
@@ -288,7 +289,8 @@ def _stream(settings: Settings, machine: Any, as_json: bool) -> int:
     def take(snapshot: Any) -> None:
         try:
             print_line(render(snapshot, as_json, True))
-            _warn_of_files(snapshot)
+            if not as_json:
+                _warn_of_files(snapshot)
         except BrokenPipeError:
             end(EXIT_OK)
         except UsageError as error:
@@ -312,7 +314,7 @@ _warned: set[str] = set()
 
 
 def _warn_of_files(snapshot: Any) -> None:
-    """Say once, where no screen does, that a recording or another file cannot be written."""
+    """Say once, where neither a screen nor JSON does, that a recording or another file cannot be written."""
     for source in snapshot.sources:
         if not source.ok and source.name in ("recording", "prometheus file") and source.name not in _warned:
             _warned.add(source.name)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import ssl
+import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-
-import httpx
 
 from llmtop import __version__
 from llmtop.config import Target
 from llmtop.model.page import Page
 from llmtop.model.tracker import Failure, Identity
 from llmtop.model.units import clean
+from llmtop.sources.client import BrokenOff, CannotConnect, Client, TooLarge, open_client
 from llmtop.sources.exposition import Exposition
 from llmtop.sources.page import read_page
 from llmtop.sources.slots import Slots
 
-PAGE_LIMIT = 32 * 2**20
+PAGE_LIMIT, SIDE_LIMIT = 32 * 2**20, 2**20
 DEADLINE_S = 5.0
 SIDE_DEADLINE_S = 2.0
 HEALTH_EVERY_S = 5.0
@@ -37,10 +36,6 @@ class Poll:
     body: bytes | None = None
 
 
-class _TooLarge(Exception):
-    pass
-
-
 class ServerSource:
     """One server. All requests go out one after the other: there is never more than one in flight."""
 
@@ -50,7 +45,7 @@ class ServerSource:
         self._keep_body = keep_body
         self._exposition = Exposition()
         self._slots = Slots()
-        self._client: httpx.AsyncClient | None = None
+        self._client: Client | None = None
         self._next_identity = 0.0
         self._next_health = 0.0
 
@@ -63,39 +58,24 @@ class ServerSource:
         began = time.monotonic()
         try:
             async with asyncio.timeout(2 * DEADLINE_S):
-                status, t, body, headers = await self._page()
-        except (TimeoutError, httpx.TimeoutException):
+                answer = await self._http().get("/metrics", PAGE_LIMIT)
+        except TimeoutError:
             return self._failed(began, "timeout", f"no answer within {time.monotonic() - began:.0f} s")
-        except httpx.ConnectError as error:
-            return self._failed(began, "refused", _connect_words(error))
-        except _TooLarge:
+        except CannotConnect as error:
+            return self._failed(began, "refused", str(error))
+        except TooLarge:
             return self._failed(began, "bad", f"the page is larger than {PAGE_LIMIT >> 20} MiB")
-        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError, ValueError) as error:
-            words = clean(str(error)) or type(error).__name__
-            return self._failed(began, "bad", f"the answer broke off: {words}")
-        result = self._judge(status, t, body, headers)
+        except (BrokenOff, OSError) as error:
+            return self._failed(began, "bad", f"the answer broke off: {clean(str(error)) or type(error).__name__}")
+        result = self._judge(answer.status, answer.t, answer.body, answer.headers)
         if isinstance(result, Page) and result.dialect == "llamacpp":
             result = self._slots.fill(result, await self._json("/slots"))
-        return Poll(result, time.monotonic(), time.monotonic() - began, body if self._keep_body else None)
+        return Poll(result, time.monotonic(), time.monotonic() - began, answer.body if self._keep_body else None)
 
     def _failed(self, began: float, kind: Any, text: str) -> Poll:
         return Poll(Failure(kind, text), time.monotonic(), time.monotonic() - began)
 
-    async def _page(self) -> tuple[int, float, bytes, httpx.Headers]:
-        """Status, time of the first body byte, body and headers of /metrics."""
-        async with self._http().stream("GET", f"{self.target.url}/metrics") as response:
-            t, size = 0.0, 0
-            chunks: list[bytes] = []
-            async for chunk in response.aiter_bytes():
-                if not chunks:
-                    t = time.monotonic()
-                size += len(chunk)
-                if size > PAGE_LIMIT:
-                    raise _TooLarge
-                chunks.append(chunk)
-            return response.status_code, t or time.monotonic(), b"".join(chunks), response.headers
-
-    def _judge(self, status: int, t: float, body: bytes, headers: httpx.Headers) -> Page | Failure:
+    def _judge(self, status: int, t: float, body: bytes, headers: Mapping[str, str]) -> Page | Failure:
         if status in (401, 403):
             return Failure("auth", f"HTTP {status} from /metrics: a key is needed")
         if 300 <= status < 400:
@@ -147,11 +127,11 @@ class ServerSource:
     async def _ask_health(self) -> None:
         try:
             async with asyncio.timeout(SIDE_DEADLINE_S):
-                response = await self._http().get(f"{self.target.url}/health")
-            bad = None if response.status_code < 500 else f"/health says {response.status_code}"
-        except (TimeoutError, httpx.TimeoutException):
+                status = (await self._http().get("/health", SIDE_LIMIT)).status
+            bad = None if status < 500 else f"/health says {status}"
+        except TimeoutError:
             bad = "/health does not answer"
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError):
+        except (CannotConnect, BrokenOff, TooLarge, OSError):
             bad = "/health fails"
         self.identity = replace(self.identity, health=bad)
 
@@ -159,12 +139,12 @@ class ServerSource:
         """The JSON of a side door; None when it has none to give."""
         try:
             async with asyncio.timeout(SIDE_DEADLINE_S):
-                response = await self._http().get(f"{self.target.url}{path}")
-            return response.json() if response.status_code == 200 and len(response.content) < 2**20 else None
-        except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError):
+                answer = await self._http().get(path, SIDE_LIMIT)
+            return json.loads(answer.body) if answer.status == 200 else None
+        except (TimeoutError, CannotConnect, BrokenOff, TooLarge, OSError, ValueError, RecursionError):
             return None
 
-    def _http(self) -> httpx.AsyncClient:
+    def _http(self) -> Client:
         if self._client is None:
             headers = {
                 "User-Agent": f"llmtop/{__version__}",
@@ -173,56 +153,13 @@ class ServerSource:
             }
             if self.target.key:
                 headers["Authorization"] = f"Bearer {self.target.key}"
-            self._client = httpx.AsyncClient(
-                headers=headers,
-                auth=self.target.login,
-                timeout=DEADLINE_S,
-                follow_redirects=False,
-                trust_env=not is_private(self.target.host),
-                verify=_tls(self.target),
-                # uvicorn closes an idle connection after 5 s: never send on one that is about to go
-                limits=httpx.Limits(max_connections=1, keepalive_expiry=4.0),
-            )
+            self._client = open_client(self.target, headers)
         return self._client
 
     async def close(self) -> None:
         """Close the connection."""
         if self._client is not None:
-            await self._client.aclose()
-
-
-def is_private(host: str) -> bool:
-    """Whether a host is on this machine or a private network, where a proxy has no business."""
-    if host == "localhost" or host.endswith((".localhost", ".local", ".lan", ".internal")):
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return "." not in host  # a bare name is resolved in the local domain
-    return address.is_private or address.is_loopback or address.is_link_local
-
-
-def _tls(target: Target) -> ssl.SSLContext | bool:
-    if not target.url.startswith("https:"):
-        return False
-    if target.insecure:
-        return False
-    context = ssl.create_default_context()
-    if target.ca is not None:
-        context.load_verify_locations(cafile=target.ca)
-    return context
-
-
-def _connect_words(error: httpx.ConnectError) -> str:
-    text = clean(str(error))
-    lower = text.lower()
-    if "certificate" in lower or "ssl" in lower:
-        return f"TLS: {text}"
-    if "name or service" in lower or "resolution" in lower or "nodename" in lower or "no address" in lower:
-        return "the host name is not known"
-    if "unreachable" in lower:
-        return "the host is not reachable"
-    return "connection refused" if "refused" in lower or "attempts failed" in lower else (text or "cannot connect")
+            await self._client.close()
 
 
 def _no_engine(body: bytes) -> str:
