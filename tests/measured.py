@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from program import COMMAND, environment
@@ -49,6 +49,14 @@ class Measured(Terminal):
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             assert self._read(left), f"ended:\n{self.text}"
+
+    def drain(self, holds: Callable[[], bool], seconds: float) -> None:
+        """Read without looking until something holds: a terminal in Python would cost more than the program."""
+        deadline = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < deadline, f"not within {seconds} s"
+            if select.select([self._fd], [], [], 0.2)[0]:
+                os.read(self._fd, 1 << 16)
 
     def cost(self, seconds: float) -> tuple[float, float]:
         """Bytes and frames per second over the next `seconds`."""

@@ -102,8 +102,7 @@ class DirectClient:
     def __init__(self, target: Target, headers: Mapping[str, str]) -> None:
         parts = urlsplit(target.url)
         self._target, self._path, self._tls = target, quote(parts.path, safe="/%:@!$&'()*+,;=~"), tls(target)
-        host = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
-        lines = [f"Host: {host}", *(f"{name}: {value}" for name, value in headers.items())]
+        lines = [f"Host: {parts.netloc}", *(f"{name}: {value}" for name, value in headers.items())]
         if target.login is not None:
             word = base64.b64encode(":".join(target.login).encode()).decode()
             lines = [*(line for line in lines if not line.startswith("Authorization:")), f"Authorization: Basic {word}"]

@@ -70,6 +70,7 @@ class LiveMachine:
         self._host_fast, self._host_slow = Pace(1 / fast_hz), Pace(SLOW_S)
         self._nvml_fast, self._nvml_slow = Pace(1 / fast_hz), Pace(SLOW_S)
         self._next_nvml_fast = 0.0
+        self._beside_gpu = False
 
         self._lock = threading.Lock()  # guards what follows, which the threads write and `sample` reads
         self._host = Host()
@@ -135,7 +136,9 @@ class LiveMachine:
             self._host_fast.note(took)
             self._host_ready.set()
             self._faults.pop("host", None)
-            self._stop.wait(max(0.0, self._host_fast.period - took))
+            # host memory beside a GPU of its own holds no model: its dips are not worth ten wake-ups a second
+            period = self._host_slow.period if self._beside_gpu else self._host_fast.period
+            self._stop.wait(max(0.0, period - took))
 
     def _read_host(self) -> dict[int, NodeMem]:
         host = self._host_reader.host(self._host_reader.mem())
@@ -151,6 +154,7 @@ class LiveMachine:
         with self._lock:
             self._mem, self._host_read_at = mem, time.monotonic()
             pool = host_pool(mem, [device for device, _ in self._devices], self._cdmm, self._mode)
+            self._beside_gpu = pool is not None and pool.kind == "ram" and bool(self._devices)
             if pool is not None and pool.headroom_bytes is not None:
                 self._note_dip(pool_key(pool), pool.headroom_bytes)
 

@@ -67,10 +67,11 @@ class ServerSource:
             return self._failed(began, "bad", f"the page is larger than {PAGE_LIMIT >> 20} MiB")
         except (BrokenOff, OSError) as error:
             return self._failed(began, "bad", f"the answer broke off: {clean(str(error)) or type(error).__name__}")
+        took = time.monotonic() - began  # what it cost the server; reading the page is our own affair
         result = self._judge(answer.status, answer.t, answer.body, answer.headers)
         if isinstance(result, Page) and result.dialect == "llamacpp":
             result = self._slots.fill(result, await self._json("/slots"))
-        return Poll(result, time.monotonic(), time.monotonic() - began, answer.body if self._keep_body else None)
+        return Poll(result, time.monotonic(), took, answer.body if self._keep_body else None)
 
     def _failed(self, began: float, kind: Any, text: str) -> Poll:
         return Poll(Failure(kind, text), time.monotonic(), time.monotonic() - began)
