@@ -50,7 +50,8 @@ class Measured:
 
     wide: Usage
     narrow: Usage
-    floor: Usage
+    floor: Usage  # beside `wide`, of its size
+    narrow_floor: Usage
     still: Usage
     many: Usage
     one: Usage
@@ -61,7 +62,8 @@ class Measured:
         """Every budget of the run."""
         return [
             *byte_gates(self),
-            cpu_gate(self.wide, self.floor),
+            cpu_gate(self.narrow, self.narrow_floor, NARROW),
+            cpu_gate(self.wide, self.floor, WIDE),
             start_gate(*self.starts),
             Gate("resident", max(self.wide.rss, self.narrow.rss) / 2**20, most=70, unit="MiB"),
             parse_gate(*self.parse),
@@ -79,9 +81,10 @@ def byte_gates(measured: Measured) -> list[Gate]:
     ]
 
 
-def cpu_gate(wide: Usage, floor: Usage) -> Gate:
-    """CPU beside a one-line-a-second Textual app in the same seconds."""
-    return Gate("CPU beside the floor", wide.cpu_percent / floor.cpu_percent, most=4, unit="x")
+def cpu_gate(ours: Usage, floor: Usage, size: Size) -> Gate:
+    """CPU beside a one-line-a-second Textual app of the same size in the same seconds."""
+    name = "CPU at {}x{} beside the floor".format(*size)
+    return Gate(name, ours.cpu_percent / floor.cpu_percent, most=4, unit="x")
 
 
 def start_gate(ours: float, floor: float) -> Gate:
@@ -111,9 +114,9 @@ def together(runs: Sequence[tuple[Sequence[str], Size, str]], served: Bench, win
             return list(pool.map(lambda program: program.usage(SETTLE_S, window_s), watched))
 
 
-def busy(served: Bench, window_s: float = WINDOW_S) -> tuple[Usage, Usage]:
-    """llmtop at 200x50 and the floor, in the same seconds."""
-    ours, floor = together([(served.llmtop(), WIDE, "llmtop"), (FLOOR, WIDE, "tick 0")], served, window_s)
+def busy(served: Bench, size: Size, window_s: float = WINDOW_S) -> tuple[Usage, Usage]:
+    """llmtop and the floor, in the same seconds."""
+    ours, floor = together([(served.llmtop(), size, "llmtop"), (FLOOR, size, "tick 0")], served, window_s)
     return ours, floor
 
 
@@ -172,16 +175,16 @@ def measure() -> Measured:
     with ThreadPoolExecutor(1) as pool, bench() as served:
         first = starts(served)
         still = pool.submit(standing_still)
-        wide, floor = busy(served)
-        (narrow,) = together([(served.llmtop(), NARROW, "llmtop")], served, WINDOW_S)
+        wide, floor = busy(served, WIDE)
+        narrow, narrow_floor = busy(served, NARROW)
         many, one = servers(served)
-        return Measured(wide, narrow, floor, still.result(), many, one, first, parsing())
+        return Measured(wide, narrow, floor, narrow_floor, still.result(), many, one, first, parsing())
 
 
 RIVALS = {
-    "vllmstat": ("vllmstat", "--url", "{url}"),
-    "vllmpytop": ("vllmtop", "--url", "{url}"),
-    "vllm-htop": ("vllm-htop", "{url}"),
+    "vllmstat": ("vllmstat", "--interval", "1", "--url", "{url}"),
+    "vllmpytop": ("vllmtop", "--interval", "1", "--url", "{url}"),
+    "vllm-htop": ("vllm-htop", "--interval", "1", "--url", "{url}"),
 }
 
 

@@ -33,7 +33,7 @@ HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmtop-tests"
 NAMED = os.environ.get("LLMTOP_REAL_VLLM_VENV")
 VENV = Path(NAMED) if NAMED else CACHE / "vllm-0.32.0"
-READY_S = 240.0
+READY_S = 480.0
 INSTALLED = (VENV / "bin" / "vllm").exists()
 
 pytestmark = pytest.mark.skipif(

@@ -37,6 +37,10 @@ async def test_every_page_shows_everything_at_every_size(size: tuple[int, int]) 
     async with session(size) as s:
         for page, key in PAGES.items():
             await s.press(key)
+            for _ in range(200):  # a page is imported when it is first opened
+                if s.page == page:
+                    break
+                await s.pilot.pause(0.05)
             assert s.page == page
             for snapshot in ALL.values():
                 await s.push(snapshot())

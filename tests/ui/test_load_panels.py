@@ -361,6 +361,7 @@ def test_the_earlier_run_is_the_latest_before_of_the_same_kind(tmp_path: Path) -
     write("20260102-000000-sweep", url="http://other:8000")
     write("20260102-120000-quick", scenario="quick")
     write("20260102-130000-sweep", levels=[level_result(7)])  # no level in common
+    write("20260102-133000-sweep", levels=[level_result(1, interrupted=True)])
     (tmp_path / "20260102-140000-sweep").mkdir()  # broken off
     write("20260104-000000-sweep")  # later than the run itself
     found = earlier_run(tmp_path, now)

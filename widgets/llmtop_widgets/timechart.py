@@ -37,27 +37,22 @@ def chart_lines(
     start = max(0, len(values) - width)
     steps = height * (len(glyph.blocks) - 1)
     pictures, gap = _column_pictures(glyph, height), " " * height
-    levels = [_level(value, lo, hi, steps) for value in values[start:]]
-    columns = [gap] * (width - len(levels))
-    columns += [gap if level is None else pictures[level] for level in levels]
+    columns = [gap] * (width - len(values) + start)
+    # written out, because it is done for every cell of every chart of every frame
+    scale = steps / (hi - lo) if hi > lo else 0.0
+    columns += [
+        gap
+        if value is None or value != value
+        else pictures[0 if value <= lo else steps if value >= hi else round((value - lo) * scale) or 1]
+        for value in values[start:]
+    ]
     rows = ["".join(row) for row in zip(*columns, strict=True)]
     if threshold is not None and lo <= threshold <= hi > lo:
         row = min(height - 1, int((threshold - lo) / (hi - lo) * height))
         rows[row] = rows[row].replace(" ", glyph.threshold)
-    left = width - len(levels) - start
+    left = width - len(values)
     marked = sorted(left + index for index in marks if start <= index < len(values))
     return [_with_marks(row, marked, style, mark_style) for row in reversed(rows)]
-
-
-def _level(value: float | None, lo: float, hi: float, steps: int) -> int | None:
-    """Return how many steps of a column a value fills; None for a gap."""
-    if value is None or math.isnan(value):
-        return None
-    if value <= lo:
-        return 0
-    if value >= hi:
-        return steps
-    return max(1, round((value - lo) / (hi - lo) * steps))
 
 
 @lru_cache(maxsize=32)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llmtop.load.files import NoRun, read_run
-from llmtop.load.table import compare
+from llmtop.load.table import Comparison, compare
 
 _LOOKED_AT = 50
 
@@ -20,6 +20,11 @@ class Earlier:
 
     path: Path
     result: Mapping[str, Any]
+
+
+def comparison(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[Comparison]:
+    """Two results figure by figure, for the levels that ran to their end in both with a request that succeeded."""
+    return compare(*([x for x in run["levels"] if x["completed"] and not x["interrupted"]] for run in (then, now)))
 
 
 def earlier_run(root: Path, result: Mapping[str, Any]) -> Earlier | None:
@@ -34,7 +39,7 @@ def earlier_run(root: Path, result: Mapping[str, Any]) -> Earlier | None:
     for name in names[: -_LOOKED_AT - 1 : -1]:
         with contextlib.suppress(NoRun, KeyError, TypeError):
             found = read_run(root / name)
-            if found["scenario"] == result["scenario"] and compare(found["levels"], result["levels"]):
+            if found["scenario"] == result["scenario"] and comparison(found, result):
                 return Earlier(root / name, found)
     return None
 

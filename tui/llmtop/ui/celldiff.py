@@ -12,6 +12,8 @@ import re
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from functools import lru_cache
+from itertools import compress
+from operator import is_not
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -288,7 +290,7 @@ class CellDiff:
             self._mend(new)
             if all(cell is None or len(cell[0]) == 1 for row in (old, new) for cell in row):
                 self._complex.discard(y)
-        changed = [x for x, (before, after) in enumerate(zip(old, new, strict=True)) if before is not after]
+        changed = list(compress(range(len(new)), map(is_not, old, new)))
         if self._shifts and len(changed) > SHIFT_WORTH and y not in self._complex and None not in old:
             changed = yield from self._shift_ops(y, old, new, changed)
         yield from self._runs(y, new, changed)

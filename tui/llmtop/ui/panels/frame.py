@@ -27,6 +27,7 @@ ENGINE_NAMES = {
 }
 LEVEL_WORDS = {"critical": ("CRITICAL", "critical"), "warning": ("LOW", "low"), "info": ("NOTE", "info")}
 GAP = 2
+MARGIN = Span(" ")
 WIDE, MEDIUM = 150, 72
 ROWS_WIDE: Sequence[tuple[Panel, ...]] = (
     (kv_panel, memory_panel, gpu_panel),
@@ -97,7 +98,7 @@ def body(view: View, cells: int, rows: int) -> list[Line]:
     else:
         lines = _grid(view, inner, room, ROWS_WIDE if cells >= WIDE else ROWS_MEDIUM)
     lines = lines[:room] + [()] * (room - len(lines))
-    return [fit(line(Span(" "), *content), cells) for content in (*lines, *foot)]
+    return [fit((MARGIN, *content), cells) for content in (*lines, *foot)]
 
 
 def _grid(view: View, cells: int, rows: int, layout: Sequence[tuple[Panel, ...]]) -> list[Line]:

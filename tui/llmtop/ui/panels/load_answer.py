@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from llmtop.load import table
-from llmtop.load.earlier import Earlier
+from llmtop.load.earlier import Earlier, comparison
 from llmtop.load.verdict import CRITERIA
 from llmtop.model.units import UNKNOWN, count
 from llmtop.ui.load_state import LoadState
@@ -189,7 +188,7 @@ def comparison_page(state: LoadState, earlier: Earlier, cells: int, rows: int) -
     result = state.result or {}
     lines = [heading("This run and the one before", cells, result["scenario"])]
     lines += [_run("before", earlier.path.name, earlier.result), _run("now", "this run", result), ()]
-    lines += comparison_table(table.compare(earlier.result["levels"], result["levels"]), cells)
+    lines += comparison_table(comparison(earlier.result, result), cells)
     return [crop(content, cells) for content in lines[:rows]]
 
 
