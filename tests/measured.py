@@ -7,6 +7,7 @@ import select
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Self
 
 from program import COMMAND, environment
 from terminal import Terminal
@@ -33,6 +34,9 @@ class Measured(Terminal):
         settings = environment(folder, {"XDG_STATE_HOME": str(folder / "state"), **(env or {})})
         self.bytes = self.frames = 0
         super().__init__([COMMAND, *args], settings, folder, *size)
+
+    def __enter__(self) -> Self:
+        return self
 
     def keys(self, *keys: str) -> None:
         """Press keys by name, or type texts."""

@@ -162,7 +162,7 @@ def test_a_killed_screen_takes_its_worker_along(vllm: Vllm, tmp_path: Path) -> N
         app.wait_for("Send 64 requests")
         app.keys("y")
         app.wait_all("Slots", "1/1 c=8")
-        until(lambda: app.look(0.05) or vllm.page()[RUNNING] >= 2, "requests in the engine", 30)
+        app.drain(lambda: vllm.page()[RUNNING] >= 2, 30)
         workers = workers_of(app.process.pid)
         assert len(workers) == 1
         app.process.kill()

@@ -60,7 +60,7 @@ def counters(running: int, preemptions: int = 5) -> ServerCounters:
 def level_result(concurrency: int, **more: Any) -> dict[str, Any]:
     """A level of 64 requests; the throughput grows with the users, the P99 TTFT is half a second each."""
     latencies = {f"{kind}_{name}_ms": 100.0 for kind in ("mean", "p99") for name in ("ttft", "tpot", "e2el")}
-    whole = {
+    whole: dict[str, Any] = {
         "completed": 64,
         "failed": 0,
         "interrupted": False,

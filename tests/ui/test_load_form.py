@@ -1,0 +1,209 @@
+"""The plan of a load test on the screen: what it says, and what must be said before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cranked_app import session
+from fakes.snapshots import BUSY_SERVER, busy, idle
+from fakes.truth import TruthServer, truth_server
+from llmtop.load.scenarios import SCENARIOS
+from llmtop.sources.demo.child import DemoProcess, launch
+from load_page import asked, fill, phase, shows, until, watching
+
+SPEED = 50.0
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[DemoProcess]:
+    with launch("gb10", no_traffic=True, speed=SPEED) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def truth() -> Iterator[TruthServer]:
+    with truth_server() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "llmtop" / "runs"
+
+
+# the plan
+
+
+async def test_opening_and_looking_through_the_scenarios_sends_nothing(demo: DemoProcess, tmp_path: Path) -> None:
+    before = asked(demo)
+    async with watching(demo.url, tmp_path) as s:
+        for scenario in [*list(SCENARIOS.values())[1:], *SCENARIOS.values()]:
+            await s.press("f6")
+            assert scenario.title in s.text
+        assert s.app.load.state is None
+    assert asked(demo) == before
+
+
+SUMS = {
+    "sweep": "320 requests, 655,360 prompt + 40,960 output tokens",
+    "quick": "at most 2,044 requests, 4,186,112 prompt + 261,632 output tokens",
+    "single": "35 requests, 105,120 prompt + 1,940 output tokens",
+    "output": "100 requests, 25,600 prompt + 39,680 output tokens",
+    "context": "40 requests, 670,000 prompt + 5,120 output tokens",
+    "soak": "at most 18,382 requests, 37,646,336 prompt + 2,352,896 output tokens",
+    "rate": "192 requests, 393,216 prompt + 24,576 output tokens",
+    "burst": "61 requests, 124,928 prompt + 7,808 output tokens",
+}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_every_plan_says_what_it_would_send(name: str) -> None:
+    async with session((120, 30)) as s:
+        await s.push(idle())
+        await s.press("l", *["f6"] * list(SUMS).index(name))
+        assert SCENARIOS[name].title in s.text
+        assert SUMS[name] in s.text
+        assert "vllm bench serve --backend vllm" in s.text
+
+
+async def test_the_estimate_follows_from_what_the_server_does() -> None:
+    async with session((120, 30)) as s:
+        await s.push(idle())
+        await s.press("l")
+        assert "time    – (the server has answered nothing yet)" in s.text
+        await s.push(busy())
+        # 655,360 tokens at 2048/0.41/2 a second: 262 s; 64, 16, 8, 4 and 2 waves of 128 steps of 84.2 ms, each
+        # further user 7 % more: 690 + 209 + 128 + 88 + 68 s
+        assert "time    about 24m05s to 48m11s" in s.text
+
+
+async def test_levels_above_max_num_seqs_are_marked() -> None:
+    async with session((120, 30)) as s:
+        await s.push(busy())
+        await s.press("l")
+        await fill(s, users="16,48,64")
+        assert "c=48, c=64: above max_num_seqs 32, measures the queue" in s.text
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "words"),
+    [
+        ("users", "0", "users: '0' is no whole number above 0"),
+        ("users", "1,x", "users: 'x' is no whole number above 0"),
+        ("users", "513", "concurrency 513 is not within 1..512"),
+        ("users", "٣", "is no whole number above 0"),
+        ("prompts", "-4", "requests: '-4' is no whole number above 0"),
+        ("prompts", "20001", "20001 requests, not within 1..20000"),
+        ("input", "1e3", "prompt: '1e3' is no whole number above 0"),
+        ("output", "9" * 30, "answer:"),
+        ("slo", "ttft=4", "limits: 'ttft=4': write NAME=LIMIT"),
+        ("slo", "ttft_p99=fast", "limits: 'fast' is no limit for P99 TTFT"),
+    ],
+)
+async def test_a_bad_field_is_said_in_words_and_starts_nothing(field: str, text: str, words: str) -> None:
+    async with session((120, 30)) as s:
+        await s.push(idle())
+        await s.press("l")
+        await fill(s, **{field: text})
+        assert "CHECK" in s.text
+        assert words in s.text
+        await s.press("f5")
+        await s.pilot.pause()
+        assert "y yes" not in s.text
+        assert s.app.load.state is None
+
+
+async def test_what_is_typed_first_replaces_what_a_field_says() -> None:
+    async with session() as s:
+        await s.push(idle())
+        await s.press("l", "2", "comma", "6", "tab", "9")
+        assert "levels  c=2  c=6" in s.text
+        assert "18 requests" in s.text
+        await s.press("f6", "3")
+        assert "levels  c=3" in s.text
+
+
+async def test_without_a_server_there_is_no_plan() -> None:
+    async with session() as s:
+        await s.press("l")
+        await s.push(replace(idle(), servers=()))
+        assert "no server is selected" in s.text
+        await s.press("f5", "f9")
+        assert s.app.load.state is None
+
+
+async def test_f9_copies_the_equal_commands() -> None:
+    async with session((100, 30)) as s:
+        await s.push(idle())
+        await s.press("l", "f9")
+        commands = s.app.clipboard.splitlines()
+        assert len(commands) == 5
+        assert all(command.startswith("vllm bench serve") for command in commands)
+        assert "5 commands" in s.text
+
+
+# permission
+
+
+async def test_no_and_escape_send_nothing(demo: DemoProcess, tmp_path: Path) -> None:
+    before = asked(demo)
+    async with watching(demo.url, tmp_path) as s:
+        for key in ("n", "escape"):
+            await s.press("f5")
+            await shows(s, "Send 320 requests to 127.0.0.1")
+            await s.press(key)
+            await shows(s, "not started; nothing was sent", "Users")
+        assert s.page == "load"
+        await s.press("y")  # no question is open any more
+        assert s.app.load.state is None
+    assert asked(demo) == before
+
+
+async def test_a_busy_server_asks_again(truth: TruthServer, tmp_path: Path) -> None:
+    truth.script(ttft_s=0.01, itl_s=0.01)
+    async with session((100, 30)) as s:
+        server = replace(BUSY_SERVER, url=truth.url)
+        await s.push(replace(busy(), servers=(server,)))
+        await s.press("l", "f5")
+        await shows(s, "Send 320 requests")
+        await s.press("y")
+        await shows(s, "The server is busy: 8 running, 3 waiting. Load it all the same?")
+        assert s.app.load.state is None
+        await s.press("n")
+        await shows(s, "nothing was sent")
+    assert truth.state()["requests"] == 0
+
+
+async def test_another_host_is_loaded_only_by_its_name() -> None:
+    async with session((100, 30)) as s:
+        await s.push(replace(idle(), servers=(replace(idle().servers[0], url="http://10.1.2.3:8000"),)))
+        await s.press("l", "f5")
+        await shows(s, "10.1.2.3 is another host: type its name to load it.")
+        await s.press("y", "enter")
+        await shows(s, "not the name of the host; nothing was sent")
+        assert s.app.load.state is None
+
+
+async def test_a_public_host_is_refused() -> None:
+    async with session((100, 30)) as s:
+        await s.push(replace(idle(), servers=(replace(idle().servers[0], url="http://8.8.8.8:8000"),)))
+        await s.press("l", "f5")
+        await shows(s, "8.8.8.8 is a public host; --allow-remote-load permits it.")
+        assert s.app.load.state is None
+
+
+async def test_what_was_asked_is_what_is_started(demo: DemoProcess, tmp_path: Path) -> None:
+    async with watching(demo.url, tmp_path) as s:
+        await fill(s, users="1", prompts="2", input="32", output="4")
+        await s.press("f5")
+        await shows(s, "Send 2 requests")
+        await fill(s, users="nonsense")
+        await s.press("f6", "y")
+        await until(s, lambda: phase(s) == "finished", "the end")
+        assert s.app.load.state is not None
+        assert [level["level"] for level in s.app.load.state.done] == ["c=1"]
