@@ -1,11 +1,16 @@
-"""What holds for every test: nothing of the user's configuration, keys or proxies."""
+"""What holds for every test: nothing of the user's configuration, keys or proxies, and Ctrl+C means the end."""
 
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # what a shell starts in the background ignores SIGINT, and so would every program that the tests start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

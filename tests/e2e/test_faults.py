@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from crank import FIXTURES, case, vllm_page
+from crank import FIXTURES, case, expected, vllm_page
 from fakes.pages import Engine, Page, PageServer, RawServer, free_port
 from program import COMMAND, Line, Program, bare, environment, once, validator
 
@@ -383,6 +383,35 @@ def test_odd_side_doors_cost_only_themselves(tmp_path: Path, answer: bytes) -> N
         done = once(tmp_path, server.url, "--once", "--json", "-d", "0.2")
     shown = json.loads(done.stdout)["servers"][0]
     assert (shown["state"], shown["model"], shown["version"], shown["max_model_len"]) == ("SERVING", "m", None, None)
+
+
+def test_a_list_of_iterations_beside_its_prometheus_page(tmp_path: Path) -> None:
+    name = "34-trtllm-json"
+    side: dict[str, Page] = {"/prometheus/metrics": (200, case(name, "prometheus_metrics.txt"))}
+    with PageServer([case(name, "metrics.json")], side) as server:
+        shown = json.loads(once(tmp_path, server.url, "--once", "--json").stdout)["servers"][0]
+    assert (shown["engine"], shown["state"]) == (expected(name)["dialect"], "SERVING")
+    assert shown["kv_usage"] == pytest.approx(expected(name)["kv_usage"], abs=5e-7)
+    assert (shown["running"], shown["waiting"], shown["kv_capacity_tokens"]) == (1, 0, 22955 * 32)
+
+
+def test_an_empty_list_is_an_idle_engine_only_after_a_full_one(tmp_path: Path) -> None:
+    name = "34-trtllm-json"
+    busy, idle = case(name, "metrics.json"), case(name, "metrics_idle.json")
+    with PageServer([busy, idle]) as server, PageServer([idle]) as unknown:
+        done = once(tmp_path, server.url, unknown.url, "--once", "--json")
+    shown = json.loads(done.stdout)["servers"]
+    assert [row["state"] for row in shown] == ["IDLE", "NO_ENGINE_METRICS"]
+    assert (shown[0]["running"], shown[0]["kv_usage"]) == (0, None)
+
+
+def test_the_list_is_left_to_others_where_the_prometheus_page_says_it_all(tmp_path: Path) -> None:
+    gauges = b"trtllm_num_requests_running 3\ntrtllm_num_requests_waiting 1\ntrtllm_kv_cache_utilization 0.25\n"
+    side: dict[str, Page] = {"/prometheus/metrics": (200, gauges)}
+    with PageServer([case("34-trtllm-json", "metrics.json")], side) as server:
+        shown = json.loads(once(tmp_path, server.url, "--once", "--json").stdout)["servers"][0]
+        assert [path for _, path, _ in server.requests].count("/metrics") == 1
+    assert (shown["running"], shown["waiting"], shown["kv_usage"]) == (3, 1, 0.25)
 
 
 def test_a_401_from_v1_leaves_the_name_to_the_labels(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ GB10 = Device(
     processes=(DeviceProcess(4242, "VLLM::EngineCore", 83 * GIB),),
     energy_j=5e5,
     energy_scope="gpu",
+    throttle_known=True,
 )
 
 UNIFIED_POOL = Pool(

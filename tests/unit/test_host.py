@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.model.machine import MemInfo, NodeMem
-from llmtop.sources.host import HostReader
+from llmtop.sources.host import HostReader, available_in
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/host"
 KIB = 1024
@@ -130,6 +130,19 @@ def test_a_counter_that_falls_gives_no_rate(tmp_path: Path) -> None:
         host = source.host(MemInfo())
     assert host.swap_out_bytes_s is None
     assert host.cpu_percent is None
+
+
+@pytest.mark.parametrize("case", ["gb10-thrash", "gb10-idle", "gh200-cache-in-hbm", "x86-h100"])
+def test_a_look_finds_the_same_number(case: str) -> None:
+    source = reader(FIXTURES / case)
+    assert available_in(source.meminfo()) == source.mem().available
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"MemTotal: 5 kB\n", b"\nMemAvailable: x kB\n", b"\nMemAvailable:", b"\nMemAvailable:  -5 kB"]
+)
+def test_a_look_at_odd_text_finds_nothing(text: bytes) -> None:
+    assert available_in(text) is None
 
 
 def test_a_tree_replaced_underneath_is_seen(tmp_path: Path) -> None:

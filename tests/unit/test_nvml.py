@@ -149,8 +149,14 @@ def test_h200x8_names_what_holds_the_clocks(library: Path) -> None:
     devices = read(library, fixture("h200x8"))["devices"]
     assert [device["index"] for device in devices] == list(range(8))
     assert [device["throttle"] for device in devices[4:]] == [[], ["sw power cap"], ["hw thermal"], []]
+    assert all(device["throttle_known"] for device in devices)
     assert [device["processes"][0]["pid"] for device in devices] == list(range(3000, 3008))
     assert {device["memory"]["total"] for device in devices} == {143771 * MIB}
+
+
+def test_no_word_on_throttling_is_not_no_throttling(library: Path, tmp_path: Path) -> None:
+    device = only(read(library, scenario(tmp_path, "h100", "gpu0.throttle = NOT_SUPPORTED")))
+    assert (device["state"], device["throttle"], device["throttle_known"]) == ("OK", [], False)
 
 
 def test_mig_instances_are_rows_beside_their_parent(library: Path) -> None:
@@ -425,6 +431,18 @@ def test_a_peak_of_150_ms_in_host_memory_is_caught(library: Path, tmp_path: Path
         sample = live.until(lambda s: "unified" in s["dips"])
     assert sample["dips"]["unified"]["headroom_bytes"] == 1153434 * 1024
     assert sample["pools"][0]["headroom_bytes"] in (1153434 * 1024, 121529958 * 1024)
+
+
+def test_memory_that_comes_back_is_seen_at_once(library: Path, tmp_path: Path) -> None:
+    meminfo = tmp_path / "proc/meminfo"
+    meminfo.parent.mkdir()
+    calm, low = ((FIXTURES / f"host/{case}/proc/meminfo").read_text() for case in ("gb10-idle", "gb10-thrash"))
+    meminfo.write_text(low)
+    with Live(library, fixture("gb10"), tmp_path, fast_hz=10) as live:
+        live.until(lambda s: s["ready"] and s["pools"][0]["headroom_bytes"] == 1153434 * 1024)
+        swap(meminfo, calm)
+        sample = live.until(lambda s: s["pools"][0]["headroom_bytes"] == 121529958 * 1024)
+    assert sample["pools"][0]["cuda_free_bytes"] > 1153434 * 1024
 
 
 def test_a_lost_gpu_comes_back(library: Path, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_ascii_charts(ascii_glyphs: None) -> None:
     [
         (31, 1.0, "       -20s      -10s       now"),
         (30, 5.0, "   -2m         -1m         now"),
+        (64, 3.0, "         -150s     -120s      -90s      -60s      -30s       now"),
         (4, 1.0, " now"),
         (2, 1.0, "  "),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -332,6 +331,8 @@ def _silence_stdout() -> None:
 def _schema(argv: list[str]) -> int:
     parser = CommandParser(prog="llmtop schema", description="Print the JSON Schema of one line of --json.")
     parser.parse_args(argv)
+    import json
+
     from llmtop.contract import json_schema
 
     print_line(json.dumps(json_schema(), indent=2))

@@ -33,6 +33,7 @@ class Feed(Protocol):
     """Where the snapshots of a screen come from: a poller, or the player of a recording."""
 
     error: BaseException | None
+    on_error: Callable[[], object]  # called in the feed's thread once `error` is set
 
     @property
     def recording(self) -> Path | None:
@@ -84,6 +85,7 @@ class Poller:
         self._wake: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._run, name="llmtop-poller", daemon=True)
         self.error: BaseException | None = None
+        self.on_error: Callable[[], object] = lambda: None
 
     def start(self) -> None:
         """Begin polling."""
@@ -170,6 +172,7 @@ class Poller:
             asyncio.run(self._main())
         except BaseException as error:  # handed to whoever owns the poller
             self.error = error
+            self.on_error()
         finally:
             if self._recorder is not None:
                 self._recorder.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -123,16 +122,26 @@ def load_user_config() -> dict[str, Any]:
     return load_config(config_path(os.environ))
 
 
+def _toml(path: Path, text: str) -> dict[str, Any]:
+    import tomllib  # most have no such file, and the first frame waits for imports
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
 def load_config(path: Path) -> dict[str, Any]:
     """The checked contents of the configuration file; empty when there is none."""
     try:
-        content = tomllib.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise UsageError(f"{path}: {error}") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
+    content = _toml(path, text)
     servers = content.pop("servers", {})
     _check(path, "", content, _DEFAULTS)
     if not all(isinstance(name, str) for name in content.get("watch", [])):

@@ -51,6 +51,7 @@ class Player:
         self, recording: Recording, sink: Sink, jump: Callable[[Jump], None], *, at: int = 0, speed: float = 1.0
     ) -> None:
         self.error: BaseException | None = None
+        self.on_error: Callable[[], object] = lambda: None
         self._recording = recording
         self._sink = sink
         self._jump = jump
@@ -198,6 +199,7 @@ class Player:
                     self._play()
         except BaseException as error:  # handed to whoever owns the player
             self.error = error
+            self.on_error()
 
     def _wait(self) -> bool:
         """Wait until there is something to show; False at the end of all."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,11 @@ ASCII = Glyphs(
     separator="-",
     degree=" ",
 )
+
+ONE_CELL = frozenset("".join(map(chr, range(0x20, 0x7F)))).union(
+    *(value for glyphs in (UNICODE, ASCII) for field in fields(Glyphs) for value in getattr(glyphs, field.name))
+)
+"""Characters of which it is known without a table that they take one cell: ASCII and what the widgets draw with."""
 
 _current = UNICODE
 

@@ -67,7 +67,12 @@ def text_width(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def _wide_text_width(text: str) -> int:
-    return cell_len(clean(text))
+    return cell_count(clean(text))
+
+
+def cell_count(text: str) -> int:
+    """Return the number of cells of printable text; the table of all characters is only loaded for foreign text."""
+    return len(text) if glyphs.ONE_CELL.issuperset(text) else cell_len(text)
 
 
 def width(content: Line) -> int:
@@ -84,7 +89,7 @@ def _cut(text: str, cells: int) -> str:
         return text[:cells]
     used = 0
     for index, character in enumerate(text):
-        used += cell_len(character)
+        used += cell_count(character)
         if used > cells:
             return text[:index]
     return text

@@ -95,9 +95,10 @@ def time_axis_line(width: int, seconds_per_column: float, *, style: str = "axis"
     _place(cells, width, "now")
     room = AXIS_LABEL_ROOM * seconds_per_column
     step = next((step for step in AXIS_STEPS_S if step >= room), AXIS_STEPS_S[-1])
+    size, unit = _unit(step)  # one unit for all labels, so that they read as one scale
     age = step
     while (end := width - round(age / seconds_per_column)) > 0:
-        _place(cells, end, f"-{short_duration(age)}")
+        _place(cells, end, f"-{age // size}{unit}")
         age += step
     return (Span("".join(cells), style),)
 
@@ -109,12 +110,12 @@ def _place(cells: list[str], end: int, label: str) -> None:
         cells[start:end] = label
 
 
-def short_duration(seconds: int) -> str:
-    """Write a whole number of seconds in its largest whole unit: 90 is `90s`, 120 is `2m`."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+def _unit(seconds: int) -> tuple[int, str]:
+    """The largest unit of which `seconds` is a whole number, and its letter."""
+    for size, letter in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= size and seconds % size == 0:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
+            return size, letter
+    return 1, "s"
 
 
 def nice_ceiling(value: float) -> float:

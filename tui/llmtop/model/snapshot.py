@@ -185,6 +185,7 @@ class Device:
     processes: tuple[DeviceProcess, ...] = ()
     # beyond the first contract
     mig: str | None = None  # "GI/CI" of a MIG instance
+    throttle_known: bool = False  # the driver tells; only then does an empty `throttle` mean none
     age_s: float | None = None
     energy_j: float | None = None  # the driver's counter
     energy_time: float | None = None  # when it was read (Unix time)

@@ -44,10 +44,17 @@ class HostReader:
         self._page_size = os.sysconf("SC_PAGE_SIZE")
         self._last: _Counters | None = None
 
-    def mem(self, nodes: Iterable[int] = (), known: Mapping[int, NodeMem] | None = None) -> MemInfo:
-        """/proc/meminfo and the named NUMA nodes, the others as they are `known`: the fast path."""
+    def mem(
+        self, nodes: Iterable[int] = (), known: Mapping[int, NodeMem] | None = None, text: bytes | None = None
+    ) -> MemInfo:
+        """/proc/meminfo (or its `text`) and the named NUMA nodes, the others as they are `known`."""
         found = {node: read for node in nodes if (read := self._node(node)) is not None}
-        return _meminfo(_read(self._procfs + "/meminfo") or "", {**(known or {}), **found})
+        text = self.meminfo() if text is None else text
+        return _meminfo(text.decode("utf-8", "replace"), {**(known or {}), **found})
+
+    def meminfo(self) -> bytes:
+        """/proc/meminfo as it stands; empty where there is none."""
+        return _read_bytes(self._procfs + "/meminfo", pieces=1) or b""  # the kernel gives it in one piece
 
     def nodes(self) -> dict[int, NodeMem]:
         """Every NUMA node with a meminfo file; empty without a /sys tree."""
@@ -132,16 +139,29 @@ class HostReader:
             return None
 
 
+def available_in(text: bytes) -> int | None:
+    """MemAvailable of a meminfo, in bytes: the one number that is worth a look ten times a second."""
+    start = text.find(b"\nMemAvailable:")
+    number = text[start + 14 : text.find(b" kB", start)] if start >= 0 else b""
+    return int(number) * 1024 if number.strip().isdigit() else None
+
+
 def _read(path: str) -> str | None:
+    text = _read_bytes(path)
+    return None if text is None else text.decode("utf-8", "replace")
+
+
+def _read_bytes(path: str, pieces: int = 1 << 16) -> bytes | None:
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        text = b""
-        while piece := os.read(file, 65536):
+        text = piece = os.read(file, 65536)
+        while piece and (pieces := pieces - 1):
+            piece = os.read(file, 65536)
             text += piece
-        return text.decode("utf-8", "replace")
+        return text
     except OSError:
         return None
     finally:

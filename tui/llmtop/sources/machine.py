@@ -16,7 +16,8 @@ from pathlib import Path
 from llmtop.model.headroom import MemoryMode, device_headroom, device_key, host_pool, is_unified, pool_key
 from llmtop.model.machine import Dip, MachineSample, MemInfo, NodeMem
 from llmtop.model.snapshot import Device, Host, SourceStatus
-from llmtop.sources.host import HostReader
+from llmtop.sources.ending import Ending
+from llmtop.sources.host import HostReader, available_in
 from llmtop.sources.nvml import NvmlReader
 
 SLOW_S = 1.0
@@ -75,6 +76,9 @@ class LiveMachine:
         self._lock = threading.Lock()  # guards what follows, which the threads write and `sample` reads
         self._host = Host()
         self._mem = MemInfo()
+        self._nodes: dict[int, NodeMem] = {}
+        self._unread: bytes | None = None  # a newer meminfo than `_mem`, without a new low
+        self._least_available: int | None = None  # less than that has to be read in full; None: anything has
         self._cdmm = False
         self._host_read_at: float | None = None
         self._devices: tuple[tuple[Device, float | None], ...] = ()
@@ -82,7 +86,7 @@ class LiveMachine:
         self._dips: dict[str, Dip] = {}
         self._faults: dict[str, str] = {}
 
-        self._stop = threading.Event()
+        self._stop = Ending()
         self._host_ready = threading.Event()
         self._nvml_ready = threading.Event()
 
@@ -108,7 +112,9 @@ class LiveMachine:
         """The newest reading and the dips since the last call."""
         now = time.monotonic()
         with self._lock:
-            dips, self._dips = self._dips, {}
+            dips, self._dips, self._least_available = self._dips, {}, None
+            if self._unread is not None:
+                self._mem, self._unread = self._host_reader.mem(known=self._nodes, text=self._unread), None
             return MachineSample(
                 time=time.time(),
                 host=self._host,
@@ -123,15 +129,14 @@ class LiveMachine:
 
     def _host_loop(self) -> None:
         next_slow = 0.0
-        nodes: dict[int, NodeMem] = {}
         while not self._stop.is_set():
             began = time.monotonic()
             if began >= next_slow:
-                nodes = self._read_host()
+                self._read_host()
                 next_slow = began + self._host_slow.period
                 self._host_slow.note(time.monotonic() - began)
             began = time.monotonic()
-            self._read_host_memory(nodes)
+            self._look_at_host_memory()
             took = time.monotonic() - began
             self._host_fast.note(took)
             self._host_ready.set()
@@ -140,19 +145,32 @@ class LiveMachine:
             period = self._host_slow.period if self._beside_gpu else self._host_fast.period
             self._stop.wait(max(0.0, period - took))
 
-    def _read_host(self) -> dict[int, NodeMem]:
+    def _read_host(self) -> None:
         host = self._host_reader.host(self._host_reader.mem())
         nodes, cdmm = self._host_reader.nodes(), self._host_reader.cdmm()
         with self._lock:
-            self._host, self._cdmm = host, cdmm
-        return nodes
+            self._host, self._cdmm, self._nodes = host, cdmm, nodes
 
-    def _read_host_memory(self, nodes: dict[int, NodeMem]) -> None:
+    def _look_at_host_memory(self) -> None:
+        """Ten times a second: what shows no new low is read in full only when somebody asks."""
+        text = self._host_reader.meminfo()
+        available = available_in(text)
+        with self._lock:
+            least = self._least_available
+            if available is not None and least is not None and available >= least:
+                self._unread, self._host_read_at = text, time.monotonic()
+                return
+        self._read_host_memory(text)
+
+    def _read_host_memory(self, text: bytes) -> None:
+        nodes = self._nodes
         # Only a node without CPUs can be HBM; where that is not known, any of several.
         may_be_hbm = [n for n, node in nodes.items() if node.has_cpus is not True] if len(nodes) > 1 else []
-        mem = self._host_reader.mem(may_be_hbm, nodes)
+        mem = self._host_reader.mem(may_be_hbm, nodes, text)
         with self._lock:
-            self._mem, self._host_read_at = mem, time.monotonic()
+            self._mem, self._unread, self._host_read_at = mem, None, time.monotonic()
+            # with huge pages, or HBM among the nodes, headroom depends on more than this one number
+            self._least_available = None if may_be_hbm or mem.huge_total else mem.available
             pool = host_pool(mem, [device for device, _ in self._devices], self._cdmm, self._mode)
             self._beside_gpu = pool is not None and pool.kind == "ram" and bool(self._devices)
             if pool is not None and pool.headroom_bytes is not None:

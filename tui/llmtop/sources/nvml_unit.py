@@ -95,6 +95,7 @@ class Unit:
             energy_scope=scope if "energy_j" in values else None,
             energy_time=self.energy_time if "energy_j" in values else None,
             numa_node=self.values.get("numa_node"),
+            throttle_known="throttle" in values,
             **values,
         )
 

@@ -16,6 +16,7 @@ from llmtop.model.tracker import Failure, Identity
 from llmtop.model.units import clean
 from llmtop.sources.client import BrokenOff, CannotConnect, Client, TooLarge, open_client
 from llmtop.sources.exposition import Exposition
+from llmtop.sources.iterations import PROMETHEUS, as_page, has_gauges, read_iterations
 from llmtop.sources.page import read_page
 from llmtop.sources.slots import Slots
 
@@ -45,6 +46,8 @@ class ServerSource:
         self._keep_body = keep_body
         self._exposition = Exposition()
         self._slots = Slots()
+        self._path = "/metrics"
+        self._iterates = False
         self._client: Client | None = None
         self._next_identity = 0.0
         self._next_health = 0.0
@@ -58,7 +61,7 @@ class ServerSource:
         began = time.monotonic()
         try:
             async with asyncio.timeout(2 * DEADLINE_S):
-                answer = await self._http().get("/metrics", PAGE_LIMIT)
+                answer = await self._http().get(self._path, PAGE_LIMIT)
         except TimeoutError:
             return self._failed(began, "timeout", f"no answer within {time.monotonic() - began:.0f} s")
         except CannotConnect as error:
@@ -69,6 +72,9 @@ class ServerSource:
             return self._failed(began, "bad", f"the answer broke off: {clean(str(error)) or type(error).__name__}")
         took = time.monotonic() - began  # what it cost the server; reading the page is our own affair
         result = self._judge(answer.status, answer.t, answer.body, answer.headers)
+        gauges = read_iterations(answer.body) if answer.status == 200 else None
+        if gauges is not None:
+            result = await self._beside_iterations(gauges, answer.t) or result
         if isinstance(result, Page) and result.dialect == "llamacpp":
             result = self._slots.fill(result, await self._json("/slots"))
         return Poll(result, time.monotonic(), took, answer.body if self._keep_body else None)
@@ -136,13 +142,30 @@ class ServerSource:
             bad = "/health fails"
         self.identity = replace(self.identity, health=bad)
 
+    async def _beside_iterations(self, gauges: dict[str, float], t: float) -> Page | None:
+        """TensorRT-LLM's page; None for an empty list of a server that has not shown yet that it is one."""
+        body = await self._side(PROMETHEUS)
+        page = None if body is None else read_page(self._exposition.parse(body), t)
+        if has_gauges(page):
+            self._path = PROMETHEUS
+        self._iterates = self._iterates or bool(gauges) or page is not None
+        return as_page(page, gauges, t) if self._iterates else None
+
     async def _json(self, path: str) -> Any:
         """The JSON of a side door; None when it has none to give."""
+        body = await self._side(path)
+        try:
+            return None if body is None else json.loads(body)
+        except (ValueError, RecursionError):
+            return None
+
+    async def _side(self, path: str) -> bytes | None:
+        """What a side door says; None when it has nothing to give."""
         try:
             async with asyncio.timeout(SIDE_DEADLINE_S):
                 answer = await self._http().get(path, SIDE_LIMIT)
-            return json.loads(answer.body) if answer.status == 200 else None
-        except (TimeoutError, CannotConnect, BrokenOff, TooLarge, OSError, ValueError, RecursionError):
+            return answer.body if answer.status == 200 else None
+        except (TimeoutError, CannotConnect, BrokenOff, TooLarge, OSError):
             return None
 
     def _http(self) -> Client:

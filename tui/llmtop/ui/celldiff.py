@@ -16,11 +16,10 @@ from itertools import compress
 from operator import is_not
 from typing import NamedTuple
 
-from rich.cells import cell_len
-
 from llmtop.ui import sgr
 from llmtop.ui.cursor import move
 from llmtop.ui.sgr import Style, StyleTable
+from llmtop_widgets.text import cell_count
 
 SYNC_START = "\x1b[?2026h"
 SYNC_END = "\x1b[?2026l"
@@ -82,7 +81,7 @@ class _CellTable(dict[str, Cell]):
         super().__init__({" ": (" ", space_style)})
 
     def __missing__(self, text: str) -> Cell:
-        if cell_len(text) != 1:
+        if cell_count(text) != 1:
             raise KeyError(text)
         cell = self[text] = (text, self._style)
         return cell
@@ -102,8 +101,8 @@ def split_cells(text: str) -> tuple[tuple[str, ...], bool]:
     The flag says whether the cells are certain.  A text whose width is not the sum of its characters (an
     emoji sequence) stays in one piece, because terminals differ on it.
     """
-    widths = [cell_len(character) for character in text]
-    total = cell_len(text)
+    widths = [cell_count(character) for character in text]
+    total = cell_count(text)
     if sum(widths) != total:
         return (text, *[""] * (total - 1)), False
     cells: list[str] = []
@@ -300,7 +299,7 @@ class CellDiff:
         x = 0
         while x < len(row):
             cell = row[x]
-            size = 1 if cell is None else cell_len(cell[0])
+            size = 1 if cell is None else cell_count(cell[0])
             followers = row[x + 1 : x + size]
             whole = len(followers) == size - 1 and all(part and not part[0] for part in followers)
             if cell is not None and (size == 0 or not whole):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import time
 from collections import deque
 from typing import TYPE_CHECKING
 
 from textual import on
 from textual.screen import Screen
+from textual.timer import Timer
 
 from llmtop.collect import Feed, Poller
 from llmtop.config import Settings
@@ -53,6 +53,7 @@ class Session(RepaintingApp[None]):
         self.inbox: deque[Snapshot] = deque()
         tee = MachineTee(machine)
         self.poller = self.open_feed(tee.branch())
+        self.poller.on_error = self._knock
         self.warmup = WarmupControl(tee, startup, startup_url)
         self._load_control: LoadControl | None = None
         self.history = History()
@@ -62,7 +63,8 @@ class Session(RepaintingApp[None]):
         self.paused = False
         self.interval_s = settings.interval_s
         self.step_s = STEPS_S[1]
-        self._note: tuple[str, float] = ("", 0.0)
+        self._note = ""
+        self._note_timer: Timer | None = None
         self.notices = Notices()
         self.moment: str | None = None  # what the stage announces
         self._starting = False
@@ -87,9 +89,9 @@ class Session(RepaintingApp[None]):
             self.theme = self.settings.theme
         self.call_after_refresh(self.show_view)
         self._catch_signals()
-        self.call_after_refresh(self.poller.start)
-        self.set_interval(1.0, self._watch_poller)
-        # these two run only while there is something for them to do: every wake-up costs CPU
+        # the frame goes out first: what the poller imports and reads would hold it up
+        self.call_after_refresh(self.call_after_refresh, self.poller.start)
+        # timers run only while there is something for them to do: every wake-up costs CPU
         self.load_pace = self.set_interval(0.5, self._show_load, pause=True)
         self._warmup_pace = self.set_interval(0.2, self._step_warmup, pause=True)
         self.set_timer(SETTLED_S, self._settle)
@@ -113,13 +115,6 @@ class Session(RepaintingApp[None]):
     def _end(self, code: int) -> None:
         self.exit(return_code=code)
 
-    def _watch_poller(self) -> None:
-        if self.poller.error is not None:
-            raise self.poller.error
-        if self._note[0] and time.monotonic() > self._note[1]:
-            self._note, self.moment = ("", 0.0), None
-            self.show_view()
-
     def on_unmount(self) -> None:
         """Stop polling; nothing waits for a request or a driver that hangs."""
         if self._load_control is not None:
@@ -132,10 +127,15 @@ class Session(RepaintingApp[None]):
     def _arrived(self, snapshot: Snapshot) -> None:
         """In the poller's thread: put it into the inbox and knock."""
         self.inbox.append(snapshot)
+        self._knock()
+
+    def _knock(self) -> None:
         self.post_message(SnapshotReady())
 
     @on(SnapshotReady)
     def _drain(self) -> None:
+        if self.poller.error is not None:
+            raise self.poller.error
         while self.inbox:
             self._take(self.inbox.popleft())
         if not self.screen_stack:  # on the way out
@@ -223,7 +223,7 @@ class Session(RepaintingApp[None]):
             self.interval_s,
             self.paused,
             recording=self._recording(),
-            note=self._note[0] or None,
+            note=self._note or None,
         )
 
     def _recording(self) -> str | None:
@@ -239,10 +239,21 @@ class Session(RepaintingApp[None]):
 
     def note(self, text: str) -> None:
         """Say something for a few seconds."""
-        self._note, self.moment = (text, time.monotonic() + NOTE_S), None
+        self._say(text, NOTE_S)
         self.show_view()
 
     def announce(self, text: str | None) -> None:
         """Have the next frame say that a moment worth showing has come; on the stage it is a banner."""
         if text and not self.paused:
-            self._note, self.moment = (text, time.monotonic() + MOMENT_S), text
+            self._say(text, MOMENT_S)
+            self.moment = text
+
+    def _say(self, text: str, seconds: float) -> None:
+        if self._note_timer is not None:
+            self._note_timer.stop()
+        self._note, self.moment = text, None
+        self._note_timer = self.set_timer(seconds, self._fall_silent)
+
+    def _fall_silent(self) -> None:
+        self._note, self.moment = "", None
+        self.show_view()

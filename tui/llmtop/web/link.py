@@ -24,6 +24,7 @@ class Link:
 
     def __init__(self, path: str) -> None:
         self.error: BaseException | None = None
+        self.on_error: Callable[[], object] = lambda: None
         self.past: list[Snapshot] = []
         self._sink: Sink = lambda _: None
         self._ended: Callable[[], object] = lambda: None

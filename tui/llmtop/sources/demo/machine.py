@@ -205,6 +205,7 @@ class Plant:
             temperature_c=round(gpu.temperature_c),
             sm_clock_mhz=round(busy if gpu.util > 0.01 else idle),
             throttle=("thermal",) if hot else (),
+            throttle_known=True,
             memory=None if unified else self._device_memory(),
             unified=unified,
             processes=self._processes(),

@@ -179,7 +179,8 @@ def _one_gpu(device: Device, view: View, cells: int) -> list[Line]:
     if device.throttle:
         pace = spread(energy, line(Span(", ".join(device.throttle), "low")), cells)
     else:
-        pace = pair(energy, line(Span("not throttled", "label")), cells)
+        words = "not throttled" if device.throttle_known else f"throttling {UNKNOWN}"
+        pace = pair(energy, line(Span(words, "label")), cells)
     return [heading(f"GPU {device.index}", cells, name), facts, pace]
 
 

@@ -62,7 +62,7 @@ def _finish(key: str, cells: tuple[Span, ...]) -> Row:
 def _device_cells(device: Device) -> tuple[Span, ...]:
     memory = device.memory
     limit = f" / {device.power_limit_w:.0f}" if device.power_limit_w is not None else ""
-    where = "host memory" if device.unified else UNKNOWN
+    where = "unified" if device.unified else UNKNOWN
     return (
         Span(f"{device.index}{f' {device.mig}' if device.mig else ''}", "bold"),
         Span((device.name or UNKNOWN) + (" (simulated)" if device.simulated else ""), "bold"),
