@@ -153,18 +153,18 @@ def _inside(e: Evidence, budget: float | None) -> list[LedgerLine]:
     if budget is not None and parts[0][3] is not None and e.kv_gib is not None:
         rest = budget - sum(gib for *_, gib in parts if gib is not None)
     missing = [label for _, label, _, gib in parts if gib is None]
-    label = "unexplained rest" + (f" (with {', '.join(missing)})" if missing and rest is not None else "")
+    label = "unexplained rest in budget" + (f" (with {', '.join(missing)})" if missing and rest is not None else "")
     return [*lines, LedgerLine("budget_rest", label, rest, _computed(rest), "budget")]
 
 
 def _outside(e: Evidence, budget: float | None, outside: float | None) -> list[LedgerLine]:
     graphs = None if e.graph_gib is None else max(0.0, e.graph_gib - (e.graph_budget_gib or 0.0))
-    lines = [LedgerLine("graphs", "CUDA graphs beyond the budget", graphs, e.origins.get("graph_gib"), "outside")]
+    lines = [LedgerLine("graphs", "graphs beyond the budget", graphs, e.origins.get("graph_gib"), "outside")]
     over = None if e.engine_gib is None or budget is None else e.engine_gib - budget
     if over is not None:
         beyond = over - min(graphs or 0.0, max(over, 0.0))
         lines[0] = LedgerLine("graphs", lines[0].label, over - beyond if graphs is not None else None, "log", "outside")
-        label = "engine beyond its budget and graphs" if beyond >= 0 else "less: budget the engine does not hold now"
+        label = "engine beyond its budget" if beyond >= 0 else "less: budget not held now"
         lines.append(LedgerLine("engine", label, beyond, "process sum", "outside"))
     lines.append(LedgerLine("others", "other processes", e.others_gib, e.origins.get("others_gib"), "outside"))
     lines.append(_unowned(e, budget, graphs))
@@ -178,7 +178,7 @@ def _outside(e: Evidence, budget: float | None, outside: float | None) -> list[L
     rest = None
     if outside is not None and free is not None:
         rest = outside - sum(line.gib for line in lines if line.gib is not None)
-    return [*lines, LedgerLine("outside_rest", "unexplained rest", rest, _computed(rest), "outside")]
+    return [*lines, LedgerLine("outside_rest", "unexplained rest outside", rest, _computed(rest), "outside")]
 
 
 def _unowned(e: Evidence, budget: float | None, graphs: float | None) -> LedgerLine:
@@ -193,12 +193,12 @@ def _unowned(e: Evidence, budget: float | None, graphs: float | None) -> LedgerL
             else "page cache in HBM, contexts, hidden processes"
         )
         label = f"in use without an owner ({what})"
-        return LedgerLine("unowned", label, gib, "driver's used - process sum", "outside")
+        return LedgerLine("unowned", label, gib, "used - process sum", "outside")
     if budget is None:
         return LedgerLine("unowned", "in use without an owner", None, None, "outside")
     gib = e.used_gib - budget - (graphs or 0.0) - (e.others_gib or 0.0)
     label = "in use beyond the budget, owner unknown (no process list)"
-    return LedgerLine("unowned", label, gib, "driver's used - budget", "outside")
+    return LedgerLine("unowned", label, gib, "used - budget", "outside")
 
 
 def _computed(value: float | None) -> str | None:

@@ -165,9 +165,11 @@ def _ledger(report: Report, cells: int) -> list[Line]:
         indent = "" if entry.group == "total" else "  "
         value = UNKNOWN if entry.gib is None else f"{entry.gib:,.2f}"
         room = max(12, min(36, cells - 23))
+        label = indent + entry.label
+        label = label if len(label) <= room else label.partition(" (")[0]
         lines.append(
             line(
-                Span(fit_text(indent + entry.label, room), "bold" if entry.group == "total" else ""),
+                Span(fit_text(label, room), "bold" if entry.group == "total" else ""),
                 Span(f"{value:>10}", "value"),
                 Span(f"  {entry.origin or UNKNOWN}", "dim"),
             )
