@@ -1,7 +1,4 @@
-"""A real vLLM on the CPU, launched by `llmtop warmup --`.
-
-Runs where LLMTOP_REAL_VLLM names a virtual environment with vLLM and LLMTOP_REAL_MODEL a model it can serve.
-"""
+"""A real vLLM on the CPU, launched by `llmtop warmup --`."""
 
 from __future__ import annotations
 
@@ -19,10 +16,12 @@ from pathlib import Path
 
 import pytest
 
-VENV, MODEL = os.environ.get("LLMTOP_REAL_VLLM"), os.environ.get("LLMTOP_REAL_MODEL")
-START_S = 300
+from e2e.test_real_vllm import CACHE, HERE, VENV, pytestmark
 
-pytestmark = pytest.mark.skipif(not (VENV and MODEL), reason="LLMTOP_REAL_VLLM and LLMTOP_REAL_MODEL are not set")
+__all__ = ["pytestmark"]
+
+MODEL = CACHE / "tiny-model"
+START_S = 300
 
 
 def command(port: int, *flags: str) -> list[str]:
@@ -45,6 +44,13 @@ def first_healthy(port: int, found: list[float], stop: threading.Event) -> None:
                 return
         except (OSError, urllib.error.URLError):
             stop.wait(0.05)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _model() -> None:
+    """The tiny model, built where no other test has done so yet."""
+    if not (MODEL / "model.safetensors").exists():
+        subprocess.run([str(VENV / "bin" / "python"), str(HERE / "real_vllm" / "make_tiny.py"), str(MODEL)], check=True)
 
 
 @pytest.fixture
