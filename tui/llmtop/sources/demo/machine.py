@@ -257,7 +257,7 @@ class SimulatedMachine:
         self._stopped = threading.Event()
         self._dips: dict[str, Dip] = {}
         self._read_at: float | None = None
-        self._reason: str | None = "no reading yet"
+        self._reason: str | None = None
         self._rounds = 0
 
     def start(self) -> None:
