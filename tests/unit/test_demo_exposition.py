@@ -93,7 +93,7 @@ def test_the_cache_config_says_the_capacity() -> None:
     (sample,) = parse(text(busy_engine()))["vllm:cache_config_info"].samples
     assert sample.labels["kv_cache_size_tokens"] == "849942"
     assert float(sample.labels["kv_cache_max_concurrency"]) == pytest.approx(25.94, abs=0.005)
-    assert sample.labels["gpu_memory_utilization"] == "0.7"
+    assert sample.labels["gpu_memory_utilization"] == "0.74"
     assert (sample.labels["block_size"], sample.labels["num_gpu_blocks"]) == ("16", "53122")
 
 
