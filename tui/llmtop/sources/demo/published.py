@@ -81,6 +81,11 @@ def _gb10_memory() -> Iterator[Figure]:
     yield row("reading 15 shards", "s", 591, phases["weights"])
     yield row("engine init", "s", 30.13, init)
     yield row("graph capture", "s", 10.84, phases["graphs"])
+    beside = profiles.load("gb10-32b")
+    yield row("two models, a 32B beside it", "GiB", 103.5, (profile.engine_bytes + beside.engine_bytes) / _GIB)
+    for model, context in ((profile, 32_768), (beside, 16_384)):
+        room = min(model.model.max_model_len, model.engine.kv_tokens)
+        yield row(f"context of {model.model.name}", "tokens", context, room)
 
 
 def _llamacpp() -> Iterator[Figure]:
