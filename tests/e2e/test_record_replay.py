@@ -98,13 +98,22 @@ def test_once_records_all_that_it_polled(server: PageServer, tmp_path: Path) -> 
     assert len(snapshot_lines(path)) >= 2
 
 
-def test_raw_pages_are_recorded_when_asked(server: PageServer, tmp_path: Path) -> None:
+def test_raw_pages_are_recorded_when_asked_and_can_be_read_anew(
+    server: PageServer, recorded: tuple[Path, list[str]], tmp_path: Path
+) -> None:
     path = tmp_path / "run.jsonl"
     shown = _watch(tmp_path, server, path, 5, "--record-raw")
     pages = [json.loads(line) for line in path.read_text().splitlines() if line.startswith('{"event":"page"')]
     assert pages
     assert all("vllm:num_requests_running" in page["text"] and page["url"] == server.url for page in pages)
     assert replay(tmp_path, str(path), "--json")[: len(shown)] == shown
+    anew = [json.loads(line)["servers"][0] for line in replay(tmp_path, str(path), "--json", "--reread")]
+    live = [json.loads(line)["servers"][0] for line in shown]
+    for name in ("state", "running", "waiting", "kv_usage", "rates", "latency", "restarts", "prefix_hit_rate"):
+        assert [server[name] for server in anew[1 : len(live)]] == [server[name] for server in live[1:]], name
+    done = once(tmp_path, "replay", str(recorded[0]), "--json", "--reread", machine=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--record-raw" in done.stderr
 
 
 @pytest.mark.parametrize(

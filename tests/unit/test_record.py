@@ -81,7 +81,7 @@ def test_pages_are_recorded_only_when_asked(path: Path) -> None:
     for raw in (False, True):
         recorder = Recorder(path, raw=raw)
         recorder.write(lived(1)[0])
-        recorder.page("http://a:1", b'x{label="\xff"} 1\n')
+        recorder.page("http://a:1", b'x{label="\xff"} 1\n', 12.5)
         recorder.close()
         pages = [json.loads(line) for line in text_of(path).splitlines() if '"event":"page"' in line]
         assert [page["text"] for page in pages] == (['x{label="�"} 1\n'] if raw else [])

@@ -244,7 +244,7 @@ class Poller:
         for watch in self._watches if recorder.raw else ():
             if watch.body is not None and self._recorded_polls.get(watch.target.url) != watch.polls:
                 self._recorded_polls[watch.target.url] = watch.polls
-                recorder.page(watch.target.url, watch.body)
+                recorder.page(watch.target.url, watch.body, watch.body_t)
 
     def _snapshot(self) -> Snapshot:
         t, now = time.monotonic(), time.time()

@@ -10,12 +10,13 @@ from pathlib import Path
 from llmtop.cli import EXIT_OK, CommandParser
 from llmtop.config import UsageError
 from llmtop.playback import Recording, open_recording
+from llmtop.reread import reread
 
 
 def run(argv: list[str]) -> int:
     """Export a recording; the exit code."""
     args = _parser().parse_args(argv)
-    recording = open_recording(args.file)
+    recording = open_recording(args.file, reread if args.reread else None)
     for note in recording.notes:
         print(f"llmtop: {args.file}: {note}", file=sys.stderr)
     if args.output is None:
@@ -57,5 +58,8 @@ def _parser() -> argparse.ArgumentParser:
         ("html", "one page with charts and tables, without links"),
     ):
         kind.add_argument(f"--{name}", dest="kind", action="store_const", const=name, help=text)
+    parser.add_argument(
+        "--reread", action="store_true", help="read the pages of --record-raw anew, as this version does"
+    )
     parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="write to OUT (standard output)")
     return parser

@@ -12,7 +12,7 @@ import time
 import zlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -203,11 +203,13 @@ class Recording:
             return
 
 
-def open_recording(path: Path) -> Recording:
-    """Read the index of a recording (or of the output of `--json`); raises UsageError."""
+def open_recording(path: Path, anew: Callable[[IO[bytes]], IO[bytes]] | None = None) -> Recording:
+    """Read the index of a recording (or of the output of `--json`), its lines made `anew` first; raises UsageError."""
     recording = Recording(path)
     try:
-        recording._scan(_plain_lines(path, recording.notes))
+        lines = _plain_lines(path, recording.notes)
+        lines.seek(0)
+        recording._scan(lines if anew is None else anew(lines))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     if not len(recording):

@@ -20,6 +20,7 @@ from llmtop.contract import plain, to_json
 from llmtop.model.snapshot import SCHEMA, Snapshot, SourceStatus
 
 KIND = "llmtop-recording"
+PAGE = "page"
 RETRY_S = 5.0
 _START = b'{"schema":'  # of the first line of a recording
 _GZIP = 16 + zlib.MAX_WBITS
@@ -59,10 +60,10 @@ class Recorder:
         """Add something that is no snapshot: a load result, a phase of a start-up."""
         self._line(_compact({"event": kind, "time": time.time(), **values}))
 
-    def page(self, url: str, body: bytes) -> None:
-        """With `raw`: add a metrics page as it came."""
+    def page(self, url: str, body: bytes, t: float) -> None:
+        """With `raw`: add a metrics page as it came, `t` being the monotonic time of its first byte."""
         if self.raw:
-            self.event("page", {"url": url, "text": body.decode("utf-8", "replace")})
+            self.event(PAGE, {"url": url, "t": t, "text": body.decode("utf-8", "replace")})
 
     def close(self) -> None:
         """End the file."""

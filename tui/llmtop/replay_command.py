@@ -14,6 +14,7 @@ from llmtop.config import UsageError, load_user_config
 from llmtop.model.snapshot import Snapshot
 from llmtop.playback import Recording, open_recording
 from llmtop.player import LONGEST_GAP_S, SPEEDS
+from llmtop.reread import reread
 
 
 def run(argv: list[str]) -> int:
@@ -21,7 +22,7 @@ def run(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
     if args.speed is not None and not SPEEDS[0] <= args.speed <= SPEEDS[-1]:
         raise UsageError(f"--speed must be {SPEEDS[0]:g} to {SPEEDS[-1]:g}, not {args.speed:g}")
-    recording = open_recording(args.file)
+    recording = open_recording(args.file, reread if args.reread else None)
     at = recording.index_of(args.at) if args.at is not None else None
     lines = args.once or args.json or args.plain or not has_screen()
     if not lines:
@@ -57,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="made with --record, the key r, or --json")
     parser.add_argument("--at", metavar="TIME", help="begin at HH:MM:SS, or at seconds from the start")
+    parser.add_argument(
+        "--reread", action="store_true", help="read the pages of --record-raw anew, as this version does"
+    )
     parser.add_argument("--speed", type=float, metavar="X", help="0.25 to 100 (1; lines: as fast as they come)")
     add_look(parser)
     parser.set_defaults(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from llmtop.config import Settings, Target
+from llmtop.model.page import Page
 from llmtop.model.snapshot import Device, ServerView
 from llmtop.model.tracker import Failure, ServerTracker
 from llmtop.sources.discover import ServerProcess, is_local, server_processes
@@ -44,6 +45,7 @@ class ServerWatch:
         self.refused = False
         self._silent = False
         self.body: bytes | None = None
+        self.body_t = 0.0
 
     @property
     def interval_s(self) -> float:
@@ -104,9 +106,9 @@ class ServerWatch:
         poll = await self._source.poll()
         failure = poll.result.kind if isinstance(poll.result, Failure) else None
         self.refused, self._silent = failure == "refused", failure in ("refused", "timeout")
-        if failure is None:
+        if isinstance(poll.result, Page):
             self._scrapes = [*self._scrapes[-4:], poll.seconds]
-            self.body = poll.body
+            self.body, self.body_t = poll.body, poll.result.t
         if self.refused:
             await self._look_for_process()
         self.answered |= not self.refused

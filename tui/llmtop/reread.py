@@ -1,0 +1,105 @@
+"""Reads the raw pages of a recording anew, so that what was recorded years ago profits from today's reading of it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import dataclass, field, replace
+from typing import IO, Any
+
+from llmtop.config import UsageError
+from llmtop.contract import to_json
+from llmtop.model.snapshot import ServerView, Snapshot, State
+from llmtop.model.tracker import Failure, Identity, ServerTracker
+from llmtop.rebuild import NotGiven, from_json
+from llmtop.record import PAGE
+from llmtop.sources.exposition import Exposition
+from llmtop.sources.page import read_page
+
+# what no page says: side doors, the poller, the devices
+_RECORDED = ("age_s", "name", "scrape_s", "interval_wanted_s", "joules_per_token", "joules_scope", "local", "version")
+_SILENT = (State.DOWN, State.STARTING, State.AUTH, State.NO_ENGINE_METRICS)
+# these engines are asked for more than the page, and that was not recorded
+_INCOMPLETE = ("llamacpp", "trtllm-serve")
+
+
+@dataclass(slots=True)
+class _Server:
+    """One server of the recording; `offset` is Unix time less the clock of its pages."""
+
+    tracker: ServerTracker
+    exposition: Exposition = field(default_factory=Exposition)
+    offset: float = 0.0
+    pages: int = 0
+
+    def take(self, text: str, t: float, when: float) -> None:
+        page = read_page(self.exposition.parse(text.encode("utf-8", "surrogatepass")), t)
+        if page is not None and page.dialect not in _INCOMPLETE:
+            self.offset, self.pages = when - t, self.pages + 1
+            self.tracker.feed(page, t)
+
+    def view(self, recorded: ServerView, when: float) -> ServerView:
+        """The server as its pages show it; as recorded where there is no page to go by."""
+        t = when - self.offset
+        if recorded.state in _SILENT:
+            self.tracker.feed(Failure("refused" if recorded.state is State.DOWN else "bad", recorded.reason or ""), t)
+        if recorded.state in _SILENT or not self.pages:
+            return recorded
+        self.tracker.identity = Identity(
+            recorded.model, recorded.version, recorded.max_model_len, recorded.max_num_seqs, local=recorded.local
+        )
+        view = self.tracker.view(t, when, recorded.interval_s or 1.0)
+        return replace(view, **{name: getattr(recorded, name) for name in _RECORDED})
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._servers: dict[str, _Server] = {}
+        self.pages = 0
+
+    def line(self, line: bytes) -> bytes:
+        """The line as it is to be read now; a page is read and left out."""
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            return line
+        if not isinstance(values, dict):
+            return line
+        if values.get("event") == PAGE:
+            self._page(values)
+            return b""
+        return self._snapshot(line, values) if isinstance(values.get("servers"), list) else line
+
+    def _page(self, values: dict[str, Any]) -> None:
+        url, text, when = values.get("url"), values.get("text"), values.get("time")
+        if isinstance(url, str) and isinstance(text, str) and isinstance(when, int | float):
+            self.pages += 1
+            t = values.get("t")
+            self._of(url).take(text, float(t) if isinstance(t, int | float) else float(when), float(when))
+
+    def _snapshot(self, line: bytes, values: dict[str, Any]) -> bytes:
+        try:
+            snapshot = from_json(values)
+        except NotGiven:
+            return line
+        return to_json(self._anew(snapshot)).encode() + b"\n"
+
+    def _anew(self, snapshot: Snapshot) -> Snapshot:
+        servers = tuple(self._of(server.url).view(server, snapshot.time) for server in snapshot.servers)
+        limited = next((server.limited_by for server in servers if server.limited_by), None)
+        return replace(snapshot, servers=servers, limited_by=limited)
+
+    def _of(self, url: str) -> _Server:
+        if url not in self._servers:
+            self._servers[url] = _Server(ServerTracker(url))
+        return self._servers[url]
+
+
+def reread(lines: IO[bytes]) -> IO[bytes]:
+    """The lines of a recording with the servers read anew from its raw pages; raises UsageError without pages."""
+    anew, reader = tempfile.TemporaryFile(), _Reader()  # noqa: SIM115  # lives as long as the recording
+    for line in lines:
+        anew.write(reader.line(line))
+    if not reader.pages:
+        raise UsageError("there are no raw pages in this recording: record with --record-raw")
+    return anew
