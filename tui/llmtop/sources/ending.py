@@ -6,7 +6,7 @@ import threading
 
 
 class Ending:
-    """As `threading.Event`, set once and for good, at two thirds of the CPU time per wait that times out."""
+    """As `threading.Event`, set once and for good, at three quarters of the CPU time per wait that times out."""
 
     def __init__(self) -> None:
         self._held = threading.Lock()
