@@ -116,6 +116,31 @@ def test_raw_pages_are_recorded_when_asked_and_can_be_read_anew(
     assert "--record-raw" in done.stderr
 
 
+def test_a_server_that_comes_back_is_read_anew_as_it_was_seen(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl.gz"
+    with PageServer([Engine().page]) as first:
+        program = Program(tmp_path, first.url, *FAST, "--record", str(path), "--record-raw")
+        program.wait_lines(6)
+    with program:
+        program.wait(lambda _: True, "down for a while", program.lines.index(_down(program)) + 5)
+        with PageServer([Engine().page], port=first.port):
+            back = program.wait(lambda line: line["servers"][0]["restarts"] == 1, "back")
+            program.wait_lines(program.lines.index(back) + 6)
+            program.stop(signal.SIGTERM)
+    live = program.servers
+    anew = [json.loads(line)["servers"][0] for line in replay(tmp_path, str(path), "--json", "--reread")]
+    assert anew[: len(live)] == live
+    recorded = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    pages = [line for line in recorded if line.get("event") == "page"]
+    answered = [line for line in recorded if "servers" in line and line["servers"][0]["state"] != "DOWN"]
+    assert len({page["t"] for page in pages}) == len(pages) <= len(answered)  # none for a server that is silent
+    assert _export(tmp_path, str(path), "--csv", "--reread") == _export(tmp_path, str(path), "--csv")
+
+
+def _down(program: Program) -> dict[str, object]:
+    return program.wait(lambda line: line["servers"][0]["state"] == "DOWN", "DOWN")
+
+
 @pytest.mark.parametrize(
     ("where", "words"), [("no/such/folder/x.jsonl", "No such file"), ("/dev/full", "No space left on device")]
 )

@@ -79,7 +79,6 @@ class Poller:
         self._assembler = Assembler(settings.memory)
         self._recorder = self._new_recorder(settings.record) if settings.record else None
         self._textfile = _textfile(settings.prometheus_file) if settings.prometheus_file else None
-        self._recorded_polls: dict[str, int] = {}
         self._stopping = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
@@ -242,9 +241,9 @@ class Poller:
 
     def _write_pages(self, recorder: Recorder) -> None:
         for watch in self._watches if recorder.raw else ():
-            if watch.body is not None and self._recorded_polls.get(watch.target.url) != watch.polls:
-                self._recorded_polls[watch.target.url] = watch.polls
-                recorder.page(watch.target.url, watch.body, watch.body_t)
+            body, watch.body = watch.body, None  # once: a poll that fails brings no page
+            if body is not None:
+                recorder.page(watch.target.url, body, watch.body_t)
 
     def _snapshot(self) -> Snapshot:
         t, now = time.monotonic(), time.time()

@@ -21,6 +21,7 @@ from llmtop.model.snapshot import SCHEMA, Snapshot, SourceStatus
 
 KIND = "llmtop-recording"
 PAGE = "page"
+GAP = "gap"
 RETRY_S = 5.0
 _START = b'{"schema":'  # of the first line of a recording
 _GZIP = 16 + zlib.MAX_WBITS
@@ -106,7 +107,7 @@ class Recorder:
         self._zip = zlib.compressobj(wbits=_GZIP) if packed else None
         self._put(_compact(self._first_line()))
         if self._lost:
-            self._put(_compact({"event": "gap", "time": time.time(), "lost": self._lost}))
+            self._put(_compact({"event": GAP, "time": time.time(), "lost": self._lost}))
             self._lost = 0
         self.status = None
 

@@ -12,15 +12,17 @@ from llmtop.contract import to_json
 from llmtop.model.snapshot import ServerView, Snapshot, State
 from llmtop.model.tracker import Failure, Identity, ServerTracker
 from llmtop.rebuild import NotGiven, from_json
-from llmtop.record import PAGE
+from llmtop.record import GAP, KIND, PAGE
 from llmtop.sources.exposition import Exposition
 from llmtop.sources.page import read_page
 
 # what no page says: side doors, the poller, the devices
 _RECORDED = ("age_s", "name", "scrape_s", "interval_wanted_s", "joules_per_token", "joules_scope", "local", "version")
-_SILENT = (State.DOWN, State.STARTING, State.AUTH, State.NO_ENGINE_METRICS)
-# these engines are asked for more than the page, and that was not recorded
-_INCOMPLETE = ("llamacpp", "trtllm-serve")
+# the states of a server that sends no page; only a port that is closed may hide a restart
+_REFUSED = (State.DOWN, State.STARTING)
+_SILENT = (*_REFUSED, State.AUTH, State.NO_ENGINE_METRICS, State.STALE)
+# /slots is read beside the page, and that was not recorded
+_INCOMPLETE = "llamacpp"
 
 
 @dataclass(slots=True)
@@ -30,31 +32,43 @@ class _Server:
     tracker: ServerTracker
     exposition: Exposition = field(default_factory=Exposition)
     offset: float = 0.0
-    pages: int = 0
+    last: tuple[str, float] = ("", 0.0)
+    silent: bool = False
+    readable: bool = False
 
-    def take(self, text: str, t: float, when: float) -> None:
+    def take(self, text: str, t: float | None, when: float) -> None:
+        """Read a page; the first recordings have no `t`, and repeat the last page while the server is silent."""
+        before, self.last = self.last, (text, when if t is None else t)
+        if self.last == before or (t is None and self.silent and text == before[0]):
+            return
+        t = self.last[1]
+        self.offset = when - t
         page = read_page(self.exposition.parse(text.encode("utf-8", "surrogatepass")), t)
-        if page is not None and page.dialect not in _INCOMPLETE:
-            self.offset, self.pages = when - t, self.pages + 1
+        self.readable = page is not None and page.dialect != _INCOMPLETE
+        if page is not None and self.readable:
             self.tracker.feed(page, t)
 
     def view(self, recorded: ServerView, when: float) -> ServerView:
         """The server as its pages show it; as recorded where there is no page to go by."""
         t = when - self.offset
-        if recorded.state in _SILENT:
-            self.tracker.feed(Failure("refused" if recorded.state is State.DOWN else "bad", recorded.reason or ""), t)
-        if recorded.state in _SILENT or not self.pages:
+        self.silent = recorded.state in _SILENT
+        if self.silent:
+            self.tracker.feed(Failure("refused" if recorded.state in _REFUSED else "bad", recorded.reason or ""), t)
+        if self.silent or not self.readable:
             return recorded
         self.tracker.identity = Identity(
             recorded.model, recorded.version, recorded.max_model_len, recorded.max_num_seqs, local=recorded.local
         )
         view = self.tracker.view(t, when, recorded.interval_s or 1.0)
+        if view.reason is None and view.state is recorded.state:  # what a failed poll or /health said
+            view = replace(view, reason=recorded.reason)
         return replace(view, **{name: getattr(recorded, name) for name in _RECORDED})
 
 
 class _Reader:
     def __init__(self) -> None:
         self._servers: dict[str, _Server] = {}
+        self._begun = False  # a first line came, and nothing after it yet
         self.pages = 0
 
     def line(self, line: bytes) -> bytes:
@@ -65,17 +79,24 @@ class _Reader:
             return line
         if not isinstance(values, dict):
             return line
+        self._begin(values)
         if values.get("event") == PAGE:
             self._page(values)
             return b""
         return self._snapshot(line, values) if isinstance(values.get("servers"), list) else line
+
+    def _begin(self, values: dict[str, Any]) -> None:
+        """Forget all where another run goes on with the file; one that lost lines says so and remembers."""
+        if self._begun and values.get("event") != GAP:
+            self._servers.clear()
+        self._begun = values.get("kind") == KIND
 
     def _page(self, values: dict[str, Any]) -> None:
         url, text, when = values.get("url"), values.get("text"), values.get("time")
         if isinstance(url, str) and isinstance(text, str) and isinstance(when, int | float):
             self.pages += 1
             t = values.get("t")
-            self._of(url).take(text, float(t) if isinstance(t, int | float) else float(when), float(when))
+            self._of(url).take(text, float(t) if isinstance(t, int | float) else None, float(when))
 
     def _snapshot(self, line: bytes, values: dict[str, Any]) -> bytes:
         try:
