@@ -149,6 +149,27 @@ def test_restart_loop_begins_anew() -> None:
     assert s.ready_seconds == pytest.approx(32, abs=1)
 
 
+STUCK = """(APIServer pid=7) INFO 11-30 17:00:00 [api_server.py:1] vLLM API server version 0.31.0
+(APIServer pid=7) INFO 11-30 17:00:01 [config.py:1] Using max model len 4096"""
+FAILED = """Traceback (most recent call last):
+ValueError: no such quantization"""
+
+
+@pytest.mark.parametrize("first", [STUCK, f"{STUCK}\n{FAILED}"])
+def test_a_start_that_died_at_once_is_no_part_of_the_next(first: str) -> None:
+    again = (LOGS / "cpu-v0.32.0-compile.log").read_text(encoding="utf-8").splitlines()
+    s = read_log([*first.splitlines(), *again])
+    assert (s.state, s.version, s.failure) == ("ready", "0.32.0", None)
+    assert s.ready_seconds == pytest.approx(32, abs=1)
+
+
+def test_api_servers_that_start_together_are_one_start() -> None:
+    lines = (LOGS / "cpu-v0.32.0-compile.log").read_text(encoding="utf-8").splitlines()
+    banner = next(place for place, line in enumerate(lines) if line.endswith("version 0.32.0"))
+    alone = read_log(lines)
+    assert read_log([*lines[: banner + 1], lines[banner], *lines[banner + 1 :]]).phases == alone.phases
+
+
 def test_lines_without_a_time_use_the_time_they_came() -> None:
     tracker = Tracker()
     tracker.feed(STARTED[0], 1000.0)

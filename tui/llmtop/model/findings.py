@@ -163,7 +163,7 @@ def _seq_cap(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"seq-cap:{server.url}",
                 "info",
-                f"{_name(server, snapshot)}: requests wait though the KV cache has room",
+                f"{_name(server, snapshot)}: requests waited though the KV cache had room",
                 server.limited_by_evidence,
                 "raise --max-num-seqs (or --max-num-batched-tokens)",
             )

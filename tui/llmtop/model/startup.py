@@ -15,7 +15,7 @@ from llmtop.model.secrets import mask
 from llmtop.model.startup_clock import Clock
 from llmtop.model.startup_failure import GONE, Failure, FailureFinder
 from llmtop.model.startup_lines import PHASES, Hit, LogLine, PhaseName, clean, parse, read
-from llmtop.model.startup_phases import Interval, Spans
+from llmtop.model.startup_phases import SILENT_S, Interval, Spans
 
 LAST_LINES = 12
 _LINE_CHARS = 500
@@ -131,6 +131,7 @@ class Tracker:
         self._served = False
         self._planning = False
         self._whats: set[str] = set()  # the kinds of line seen so far
+        self._said: float | None = None  # when the last of them came
 
     @property
     def phase(self) -> PhaseName:
@@ -159,11 +160,13 @@ class Tracker:
         if text.strip():
             self._lines.append(text)
         hit = read(line.text) if line.text else None
-        if hit is not None and hit.what == "version" and (self.done or self._phase != "start"):
-            self._reset()
-        if self._is_ready:
+        banner = hit is not None and hit.what == "version"
+        if self._is_ready and not banner:
             return
         time = self._clock.tick(line.stamp, arrival)
+        if banner and self._begins_anew(time):
+            self._reset()
+            time = self._clock.tick(line.stamp, arrival)
         self._mark_begin(time, arrival)
         if hit is not None:
             self._take(hit, line, time, arrival)
@@ -174,6 +177,13 @@ class Tracker:
             self._end, self._end_at = time, arrival
             self._log.mark(failure.phase or "start", "during", None, time, None)
             self._live.mark(failure.phase or "start", "during", None, arrival, None)
+
+    def _begins_anew(self, time: float | None) -> bool:
+        """Whether a version banner opens another start; several API servers of one start print theirs together."""
+        if self.done or self.suspected or self._phase != "start":
+            return True
+        silent = self._said is not None and time is not None and time - self._said >= SILENT_S
+        return silent and "version" in self._whats
 
     def finish(self, exit_code: int | None = None, at: float | None = None) -> None:
         """The log has ended, or the process with this exit code at the Unix time `at`: settle what can be settled."""
@@ -215,6 +225,7 @@ class Tracker:
     def _take(self, hit: Hit, line: LogLine, time: float | None, arrival: float | None) -> None:
         process = (line.process, line.pid)
         self._whats.add(hit.what)
+        self._said = time
         self._store(hit, process)
         phase = self._belongs(hit)
         if PHASES.index(phase) >= PHASES.index(self._phase):

@@ -11,6 +11,7 @@ from typing import ClassVar
 from textual import on
 from textual.app import SystemCommand
 from textual.binding import BindingType
+from textual.command import CommandPalette
 from textual.screen import Screen
 
 from llmtop.config import MAX_INTERVAL_S, MIN_INTERVAL_S
@@ -24,6 +25,7 @@ from llmtop_widgets.linetable import LineTable
 from llmtop_widgets.statusbar import KeyBar
 
 THEMES = ("textual-dark", "textual-light", "tokyo-night", "solarized-light", "ansi-dark", "ansi-light")
+LEAST_LIST = (20, 8)
 INTERVALS_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -115,6 +117,23 @@ class LlmtopApp(Session):
     async def action_help(self) -> None:
         """The help, or back from it."""
         await self._go("dashboard" if self.page == "help" else "help")
+
+    def action_command_palette(self) -> None:
+        """All commands by name, where there is room to list them."""
+        if self._room_for_commands:
+            super().action_command_palette()
+        else:
+            self.note("no room for the commands")
+
+    @property
+    def _room_for_commands(self) -> bool:
+        # Textual's list of options fails on keys where not one of its lines fits
+        return self.size.width >= LEAST_LIST[0] and self.size.height >= LEAST_LIST[1]
+
+    def on_resize(self) -> None:
+        """Close the list of commands where it does not fit any more."""
+        if not self._room_for_commands and isinstance(self.screen, CommandPalette):
+            self.call_later(self.pop_screen)
 
     async def action_back(self) -> None:
         """Leave the filter, else the page."""
