@@ -17,6 +17,7 @@ from fakes.demo_client import events, ids_request, metrics, raw_stream, status, 
 from llmtop.sources.demo import profile as profiles
 from llmtop.sources.demo.child import DemoProcess, launch
 from llmtop.sources.demo.machine import SimulatedMachine
+from program import COMMAND
 
 
 @pytest.fixture(scope="module")
@@ -247,3 +248,11 @@ def test_llama_cpp_speaks_its_own_dialect() -> None:
         done = {"prompt": "hello", "max_tokens": 7, "ignore_eos": True}
         assert client.post("/v1/completions", json=done).json()["usage"]["completion_tokens"] == 7
         assert "llamacpp:tokens_predicted_total 7\n" in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("flag", [("--port", "99999"), ("--port", "-5"), ("--speed", "0"), ("--speed", "nan")])
+@pytest.mark.parametrize("how", ["--serve", "--once"])
+def test_a_bad_flag_is_one_clear_line(flag: tuple[str, str], how: str) -> None:
+    done = subprocess.run([COMMAND, "demo", how, *flag], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert flag[0] in done.stderr

@@ -168,6 +168,18 @@ def test_process_that_vanishes_while_its_log_is_followed(port: int, tmp_path: Pa
     assert (failure["phase"], failure["kind"]) == ("weights", "killed")
 
 
+@pytest.mark.parametrize(
+    ("script", "code"), [("exec >/dev/null 2>&1; sleep 0.5; exit 3", 3), ("true", 0)], ids=("silent", "no server")
+)
+def test_a_command_that_ends_before_it_serves_has_failed(
+    script: str, code: int, tmp_path: Path, empty: list[str]
+) -> None:
+    done = run(["--json", "--log", str(tmp_path / "kept.log"), *empty, "--", "sh", "-c", script])
+    final = objects(done.stdout)[-1]
+    assert (done.returncode, final["state"]) == (code, "failed")
+    assert final["failure"]["cause"] == f"the process ended with exit code {code} and gave no reason"
+
+
 def test_command_that_does_not_exist(tmp_path: Path, empty: list[str]) -> None:
     done = run(["--log", str(tmp_path / "kept.log"), *empty, "--", "no-such-command-anywhere"])
     assert done.returncode == 2
@@ -301,6 +313,8 @@ def test_check_by_exit_code(share: str, code: int, words: str, tmp_path: Path, e
         ["--log", "/no/such/file", "--once"],
         ["--compare", "/no/such/file", "/nor/this"],
         ["--reserve", "-1", "--check"],
+        ["--check", "--", "vllm", "serve", "m", "--gpu-memory-utilization", "abc"],
+        ["--check", "--", "vllm", "serve", "m", "--gpu-memory-utilization=1.5"],
     ],
 )
 def test_usage_errors_print_no_object(args: list[str]) -> None:

@@ -16,6 +16,7 @@ from llmtop.config import Settings
 from llmtop.model.machine import Dip, MachineSample, MemInfo
 from llmtop.model.snapshot import Device
 from llmtop.ui.app import THEMES, LlmtopApp
+from llmtop.ui.screens.dashboard import DashboardScreen
 from llmtop_widgets.linetable import LineTable
 
 SIZES = [(40, 12), (60, 20), (80, 24), (100, 30), (132, 43), (200, 50), (250, 80), (10, 3), (1, 1)]
@@ -340,3 +341,21 @@ async def test_a_dead_poller_is_a_crash_and_not_a_silent_screen() -> None:
     with pytest.raises(ZeroDivisionError):
         async with app.run_test(size=(80, 24)) as pilot:
             await until(Session(app, pilot), lambda: not app.is_running)
+
+
+@pytest.mark.parametrize("size", [(10, 3), (19, 30), (100, 7)])
+async def test_a_tiny_terminal_has_no_list_of_commands(size: tuple[int, int]) -> None:
+    async with session(size) as s:
+        await s.push(busy())
+        await s.press("ctrl+p", "pagedown", "pagedown")
+        assert isinstance(s.app.screen, DashboardScreen)
+
+
+async def test_the_list_of_commands_closes_when_its_room_goes() -> None:
+    async with session((80, 24)) as s:
+        await s.push(busy())
+        await s.press("ctrl+p")
+        assert not isinstance(s.app.screen, DashboardScreen)
+        await s.pilot.resize_terminal(10, 3)
+        await s.press("pagedown", "pagedown")
+        assert isinstance(s.app.screen, DashboardScreen)

@@ -40,7 +40,7 @@ def test_servers_as_people_type_them(typed: str, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "typed", ["", "ftp://h", "http://", "h:port", "h:99999", "a b", "http://[::1", "file:///etc/passwd"]
+    "typed", ["", "ftp://h", "http://", "h:port", "h:99999", "h:0", "a b", "http://[::1", "file:///etc/passwd"]
 )
 def test_what_is_no_server_is_one_clear_line(typed: str) -> None:
     with pytest.raises(UsageError) as error:
@@ -162,6 +162,7 @@ def test_where_the_file_is() -> None:
         ("[servers.a]\nurl = 5", "url"),
         ("[servers.a]\nurl = 'h:1'\nkey = 'hunter2'", "key"),
         ("[servers.a]\nurl = 'h:1'\nmax_num_seqs = 'x'", "max_num_seqs"),
+        ("[servers.a]\nurl = 'h:1'\nmax_num_seqs = -1", "max_num_seqs"),
         (b"\xff\xfe", "config.toml"),
     ],
 )

@@ -154,6 +154,13 @@ def test_h200x8_names_what_holds_the_clocks(library: Path) -> None:
     assert {device["memory"]["total"] for device in devices} == {143771 * MIB}
 
 
+def test_a_field_full_of_ones_is_not_a_reading(library: Path, tmp_path: Path) -> None:
+    lines = ("gpu0.util = 250", "gpu0.temp = 4294967295", "gpu0.power = 4294967295")
+    device = only(read(library, scenario(tmp_path, "h100", *lines)))
+    assert (device["state"], device["util"], device["temperature_c"], device["power_w"]) == ("OK", None, None, None)
+    assert device["sm_clock_mhz"] == 1830
+
+
 def test_no_word_on_throttling_is_not_no_throttling(library: Path, tmp_path: Path) -> None:
     device = only(read(library, scenario(tmp_path, "h100", "gpu0.throttle = NOT_SUPPORTED")))
     assert (device["state"], device["throttle"], device["throttle_known"]) == ("OK", [], False)

@@ -146,6 +146,14 @@ def test_what_is_no_recording_is_refused(content: bytes, tmp_path: Path) -> None
         open_recording(path)
 
 
+@pytest.mark.parametrize("when", ["1e300", "-5", "1e11"])
+def test_a_snapshot_of_no_time_is_a_line_that_cannot_be_read(when: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text(f'{{"time":{when},"servers":[]}}\n{{"time":100.0,"servers":[]}}\n')
+    recording = open_recording(path)
+    assert (list(recording.times), recording.notes) == ([100.0], ["1 line cannot be read"])
+
+
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         open_recording(tmp_path / "x")

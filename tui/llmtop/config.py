@@ -80,7 +80,13 @@ def parse_target(text: str) -> Target:
         raise UsageError(
             f"{_shown(text)!r} is not a server; write HOST:PORT or http(s)://HOST[:PORT][/PREFIX]"
         ) from None
-    if parts.scheme not in ("http", "https") or not host or any(char.isspace() for char in typed) or not _sayable(host):
+    if (
+        parts.scheme not in ("http", "https")
+        or not host
+        or port == 0
+        or any(map(str.isspace, typed))
+        or not _sayable(host)
+    ):
         raise UsageError(f"{_shown(text)!r} is not a server; write HOST:PORT or http(s)://HOST[:PORT][/PREFIX]")
     if "://" not in text and port is None:
         port = DEFAULT_PORT
@@ -163,6 +169,8 @@ def _check(path: Path, where: str, table: Mapping[str, Any], known: Mapping[str,
         good = isinstance(value, (int, float) if kind is float else kind)
         if not good or (isinstance(value, bool) and kind is not bool):
             raise UsageError(f"{path}: {where}{key} must be a {kind.__name__}, not {value!r}")
+        if kind is int and value < 1:
+            raise UsageError(f"{path}: {where}{key} must be 1 or more, not {value}")
 
 
 def checked_interval(value: float) -> float:

@@ -11,6 +11,7 @@ from llmtop.cli import CommandParser, Show, add_common, base_settings, watch
 from llmtop.config import Target, UsageError, load_user_config
 
 DEFAULT_MACHINE = "gb10"
+MIN_SPEED, MAX_SPEED = 0.01, 1000.0
 
 
 def run(argv: list[str], show: Show | None = None) -> int:
@@ -18,6 +19,7 @@ def run(argv: list[str], show: Show | None = None) -> int:
     from llmtop.sources.demo import profile
 
     args = _parser(profile.names()).parse_args(argv)
+    _check(args)
     machine = _machine(args.machine, args.engine, profile.names())
     options = {
         name: getattr(args, name) for name in ("port", "speed", "dp", "seed", "no_traffic", "warmup", "oom", "fault")
@@ -46,6 +48,13 @@ def run(argv: list[str], show: Show | None = None) -> int:
             )
     except (RuntimeError, profile.ProfileError) as error:
         raise UsageError(str(error)) from None
+
+
+def _check(args: argparse.Namespace) -> None:
+    if not 0 <= args.port <= 65535:
+        raise UsageError(f"--port must be 0 (a free one) to 65535, not {args.port}")
+    if not MIN_SPEED <= args.speed <= MAX_SPEED:
+        raise UsageError(f"--speed must be {MIN_SPEED:g} to {MAX_SPEED:g}, not {args.speed:g}")
 
 
 def _machine(machine: str, engine: str, known: tuple[str, ...]) -> str:

@@ -34,6 +34,7 @@ _CHUNK = 2**16
 _PATIENCE = 20  # unreadable lines at the beginning of what may still be a recording
 _SECONDS = re.compile(r"\d+(?:\.\d+)?")
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d):([0-5]\d)")
+_LATEST = 1e11  # Unix time of the year 5138: what lies beyond is no time
 _GRACE_S = 1.0  # a moment just outside the recording means its end
 
 
@@ -178,7 +179,7 @@ class Recording:
     def _take_values(self, values: dict[str, Any], line: bytes, offset: int) -> bool:
         _check_schema(self.path, values.get("schema"))
         when = values.get("time")
-        when = float(when) if isinstance(when, int | float) else None
+        when = float(when) if isinstance(when, int | float) and 0 <= when < _LATEST else None
         if values.get("kind") == KIND:
             interval = values.get("interval_s")
             self.interval_s = float(interval) if isinstance(interval, int | float) else self.interval_s

@@ -126,6 +126,8 @@ def _whole(text: str) -> int:
 
 
 def _whole_list(text: str) -> tuple[int, ...]:
+    if not all(part.strip().isdecimal() for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers like 1,4,8")
     return tuple(_whole(part) for part in text.split(","))
 
 

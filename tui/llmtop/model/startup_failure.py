@@ -195,7 +195,7 @@ class FailureFinder:
 
     def finish(self, phase: PhaseName | None, exit_code: int | None = None, kv_gib: float | None = None) -> None:
         """The log or the process has ended before the server was up: settle what is known."""
-        if self.found is None and exit_code:
+        if self.found is None and exit_code is not None:
             self._offer(_ended(phase, exit_code), _DIED_RANK)
         if self.found is None and kv_gib is not None and kv_gib <= 0:
             cause = f"Available KV cache memory: {kv_gib:g} GiB: the budget leaves nothing for the KV cache"

@@ -51,6 +51,7 @@ _THROTTLE: Mapping[int, str] = {
 _SHARES_HOST_MEMORY = re.compile(r"\b(GB10|Thor|Orin|Xavier)\b|Tegra|nvgpu", re.IGNORECASE)
 _POWER_INSTANT, _SCOPE_MODULE = 186, 1
 _ATS = 2
+_MOST_WATTS, _HOTTEST_C = 100_000.0, 200.0
 
 
 def unusable_words(code: int, text: str) -> str:
@@ -106,6 +107,11 @@ def merge_processes(
     return rows
 
 
+def _up_to(most: float, value: float) -> float | None:
+    """The value, unless it is one that no device has: drivers fill a field they lack with all ones."""
+    return float(value) if value <= most else None
+
+
 def _module_power(nvml: Any, handle: Any) -> bool:
     (value,) = nvml.nvmlDeviceGetFieldValues(handle, [(_POWER_INSTANT, _SCOPE_MODULE)])
     return int(value.nvmlReturn) == 0
@@ -135,15 +141,15 @@ STATIC: Mapping[str, tuple[Way, ...]] = {
 
 # Read once a second.
 FIELDS: Mapping[str, tuple[Way, ...]] = {
-    "util": (lambda n, h: float(n.nvmlDeviceGetUtilizationRates(h).gpu),),
-    "power_w": (lambda n, h: n.nvmlDeviceGetPowerUsage(h) / 1000,),
+    "util": (lambda n, h: _up_to(100.0, n.nvmlDeviceGetUtilizationRates(h).gpu),),
+    "power_w": (lambda n, h: _up_to(_MOST_WATTS, n.nvmlDeviceGetPowerUsage(h) / 1000),),
     "power_limit_w": (
         lambda n, h: n.nvmlDeviceGetEnforcedPowerLimit(h) / 1000,
         lambda n, h: n.nvmlDeviceGetPowerManagementLimit(h) / 1000,
     ),
     "temperature_c": (
-        lambda n, h: float(n.nvmlDeviceGetTemperature(h, n.NVML_TEMPERATURE_GPU)),
-        lambda n, h: float(n.nvmlDeviceGetTemperatureV(h, n.NVML_TEMPERATURE_GPU)),
+        lambda n, h: _up_to(_HOTTEST_C, n.nvmlDeviceGetTemperature(h, n.NVML_TEMPERATURE_GPU)),
+        lambda n, h: _up_to(_HOTTEST_C, n.nvmlDeviceGetTemperatureV(h, n.NVML_TEMPERATURE_GPU)),
     ),
     "sm_clock_mhz": (lambda n, h: float(n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),),
     "throttle": (

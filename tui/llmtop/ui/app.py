@@ -12,6 +12,8 @@ from textual import on
 from textual.app import SystemCommand
 from textual.binding import BindingType
 from textual.command import CommandPalette
+from textual.events import Resize
+from textual.geometry import Size
 from textual.screen import Screen
 
 from llmtop.config import MAX_INTERVAL_S, MIN_INTERVAL_S
@@ -37,6 +39,11 @@ def _page(module: str, name: str) -> Callable[[], Screen[None]]:
         return page
 
     return build
+
+
+def _has_room(size: Size) -> bool:
+    """Whether a list of commands fits; Textual's fails on keys where not one of its lines does."""
+    return size.width >= LEAST_LIST[0] and size.height >= LEAST_LIST[1]
 
 
 class LlmtopApp(Session):
@@ -120,20 +127,15 @@ class LlmtopApp(Session):
 
     def action_command_palette(self) -> None:
         """All commands by name, where there is room to list them."""
-        if self._room_for_commands:
+        if _has_room(self.size):
             super().action_command_palette()
         else:
             self.note("no room for the commands")
 
-    @property
-    def _room_for_commands(self) -> bool:
-        # Textual's list of options fails on keys where not one of its lines fits
-        return self.size.width >= LEAST_LIST[0] and self.size.height >= LEAST_LIST[1]
-
-    def on_resize(self) -> None:
+    async def _on_resize(self, event: Resize) -> None:
         """Close the list of commands where it does not fit any more."""
-        if not self._room_for_commands and isinstance(self.screen, CommandPalette):
-            self.call_later(self.pop_screen)
+        if not _has_room(event.size) and isinstance(self.screen, CommandPalette):
+            await self.pop_screen()
 
     async def action_back(self) -> None:
         """Leave the filter, else the page."""

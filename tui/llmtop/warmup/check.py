@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmtop.config import UsageError
 from llmtop.model.budget import GIB
 from llmtop.model.headroom import pools
 from llmtop.model.machine import MachineSample
@@ -33,8 +34,11 @@ def read_command(words: Sequence[str]) -> Command:
     flat = list(words)
     if len(flat) >= 3 and flat[1] in ("-c", "-lc"):
         flat = shlex.split(flat[2], posix=True)
+    share = _value(flat, "gpu-memory-utilization")
+    if share is not None and not 0 < (_number(share) or 0.0) <= 1:
+        raise UsageError(f"--gpu-memory-utilization {share}: vLLM takes a number above 0 and up to 1")
     return Command(
-        utilization=_number(_value(flat, "gpu-memory-utilization")),
+        utilization=_number(share),
         kv_cache_memory_bytes=_bytes(_value(flat, "kv-cache-memory-bytes") or _value(flat, "kv-cache-memory")),
         version=_installed(flat[0]) if flat else None,
         host=_value(flat, "host"),

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from llmtop.config import UsageError
 from llmtop.model.preflight import preflight
 from llmtop.model.secrets import mask
 from llmtop.model.startup import Startup, Tracker
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         if args.once:
             return _once(args)
         return _launch(args) if args.command else _follow(args)
-    except LogError as error:
+    except (LogError, UsageError) as error:
         return fail(str(error))
 
 

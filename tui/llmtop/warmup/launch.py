@@ -92,6 +92,11 @@ class Launch(Reader):
         """The exit code as a shell gives it (128 + signal), None while the command runs."""
         return self.code if self._over.wait(timeout) else None
 
+    @property
+    def ended(self) -> bool:
+        """Whether the command is over and every line was taken; one that closed its output may still serve."""
+        return self._over.is_set() and super().ended
+
     def _wait(self) -> None:
         assert self._process is not None
         code = self._process.wait()
