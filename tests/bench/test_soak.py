@@ -62,6 +62,12 @@ def test_why_a_soak_does_not_pass(
     assert done.problems() == ([words] if words else [])
 
 
+@pytest.mark.parametrize(("waited_s", "busy"), [(3.1, False), (18.0, False), (18.1, True), (113.9, True)])
+def test_a_busy_machine_is_one_that_lets_the_program_wait(waited_s: float, busy: bool, tmp_path: Path) -> None:
+    recorded = write(tmp_path / "run.jsonl", [])
+    assert Soaked(180.0, 5.0, 50_000_000, 50_000_000, 500.0, waited_s, recorded).busy is busy
+
+
 def test_three_minutes_of_the_demo(tmp_path: Path) -> None:
     done = soak(SECONDS, HZ, tmp_path)
     print(done)

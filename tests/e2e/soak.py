@@ -29,6 +29,7 @@ FLICKER_S = 10.0
 LOOK_S = 2.0
 REPORT_S = 60.0
 WARM_UP_S = 60.0
+BUSY_SHARE = 0.1  # five polls a second on a quiet machine of two cores wait for 0.02 of the time
 
 
 @dataclass
@@ -91,7 +92,7 @@ class Soaked:
     @property
     def busy(self) -> bool:
         """Whether other work kept the program from running, so that a flicker says little about it."""
-        return self.waited_s > 0.02 * self.seconds
+        return self.waited_s > BUSY_SHARE * self.seconds
 
     @property
     def expected(self) -> float:
