@@ -50,3 +50,15 @@ def test_a_finished_start_up_holds_what_a_ready_engine_holds() -> None:
         profile = profiles.load(name)
         held = sum(p.device + (profile.engine.kv_bytes if p.kv else 0) for p in profile.warmup)
         assert held == pytest.approx(profile.engine_bytes, rel=1e-9), name
+
+
+def test_two_models_fit_into_one_machine_beside_its_system() -> None:
+    large, small = profiles.load("gb10"), profiles.load("gb10-32b")
+    assert large.machine.mem_total == small.machine.mem_total == pytest.approx(119.6 * 2**30, rel=1e-3)
+    left = large.machine.mem_total - large.machine.mem_other - large.engine_bytes - small.engine_bytes
+    assert left > 0
+    shares = large.engine.gpu_memory_utilization, small.engine.gpu_memory_utilization
+    assert sum(shares) < 1
+    for profile, context, share in zip((large, small), (32_768, 16_384), shares, strict=True):
+        assert profile.model.max_model_len == context <= profile.engine.kv_tokens
+        assert profile.engine_bytes <= share * profile.machine.mem_total
