@@ -80,7 +80,8 @@ def test_every_phase_of_a_minute_keeps_its_least_headroom(tmp_path: Path, librar
     assert data["state"] == "ready"
     phases = {phase["name"]: phase for phase in data["phases"]}
     assert list(phases) == ["start", "weights", "compile", "profile", "kv", "warmup", "graphs", "ready"]
-    least = {name: round(phases[name]["min_headroom_bytes"] / MIB) for name in phases}
+    # a phase shorter than the time between two readings may have none
+    least = {name: round((phase["min_headroom_bytes"] or 0) / MIB) for name, phase in phases.items()}
     assert least["profile"] == FREE - 66 * 1024  # held for 150 ms
     assert least["weights"] == FREE - 58 * 1024
     assert least["graphs"] == least["ready"] == FREE - round(72.8 * 1024)

@@ -99,4 +99,4 @@ class LimitWindow:
             return f"running {view.running}{cap} with {view.waiting} waiting and free KV; {held}"
         if code == "DEFERRED":
             return f"{view.waiting_by_reason.get('deferred', 0)} of {view.waiting} waiting are deferred; {held}"
-        return f"nobody waits; {held}"
+        return f"no queue for {held}"
