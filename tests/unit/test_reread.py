@@ -186,6 +186,62 @@ def test_a_page_that_cannot_be_read_alone_leaves_the_recorded_server(page: bytes
     assert open_recording(tmp_path / "run.jsonl", reread).snapshot(0).servers[0].running == 3
 
 
+def test_a_model_that_no_page_names_is_as_recorded(tmp_path: Path) -> None:
+    lines, _ = lived([(0.0, b"vllm:num_requests_running 1\nvllm:generation_tokens_total 5\n")])
+    lines[-1]["servers"][0]["model"] = "tiny-model"
+    (shown,) = read_again(tmp_path / "run.jsonl", lines)
+    assert (shown.model, shown.running, shown.restarts) == ("tiny-model", 1, 0)
+
+
+def test_half_a_character_in_a_page_is_no_trouble(tmp_path: Path) -> None:
+    lines, right = lived(steady(12))
+    pages = [line for line in lines if "text" in line]
+    pages[3]["text"] += "# \ud800\n"
+    assert read_again(tmp_path / "run.jsonl", lines)[4:] == right[4:]
+
+
+def test_what_limits_follows_from_the_pages(tmp_path: Path) -> None:
+    full = [(float(n), vllm_page(running=8, waiting=4, kv=0.99, generation=100.0 * n)) for n in range(40)]
+    lines, right = lived(full)
+    for line in lines:
+        for server in line.get("servers", ()):
+            server["limited_by"] = line["limited_by"] = "UNDERLOADED"
+    read_again(tmp_path / "run.jsonl", lines)
+    last = open_recording(tmp_path / "run.jsonl", reread).snapshot(39)
+    assert right[-1].limited_by not in (None, "UNDERLOADED")
+    assert (last.limited_by, last.servers[0].limited_by) == (right[-1].limited_by,) * 2
+
+
+def test_the_age_and_the_pace_are_those_of_the_recording(tmp_path: Path) -> None:
+    lines, _ = lived([(n * 5.0, page) for n, page in steady(4)])
+    slow = lines[-1]["servers"][0]
+    slow |= {"interval_s": 5.0, "age_s": 0.25}
+    late = lines[-1] | {"time": EPOCH + 28, "servers": [slow | {"age_s": 13.0}]}  # a poll that goes on and on
+    shown = read_again(tmp_path / "run.jsonl", [*lines, late])[-2:]
+    assert [(s.state, s.age_s, s.interval_s) for s in shown] == [(State.SERVING, a, 5.0) for a in (0.25, 13.0)]
+
+
+@pytest.mark.parametrize("name", ["time", "t"])
+@pytest.mark.parametrize("value", [10**400, float("inf"), float("nan"), -1.0, "1", None])
+def test_a_time_that_is_none_harms_no_other_line(name: str, value: object, tmp_path: Path) -> None:
+    lines, right = lived(steady(20))
+    pages = [n for n, line in enumerate(lines) if "text" in line]
+    lines[pages[5]][name] = value
+    shown = read_again(tmp_path / "run.jsonl", lines)
+    assert len(shown) == len(right)
+    assert [s.rates.generation_tok_s for s in shown[1:]] == [pytest.approx(100.0)] * 19
+    assert [s.restarts for s in shown] == [0] * 20
+
+
+@pytest.mark.parametrize("values", [{"interval_s": 10**400}, {"name": "\ud800"}, {"reason": "\udcff"}])
+def test_values_that_no_server_has_harm_no_other_line(values: Line, tmp_path: Path) -> None:
+    lines, right = lived(steady(12))
+    lines[4]["servers"][0] |= values
+    shown = read_again(tmp_path / "run.jsonl", lines)
+    assert len(shown) == len(right)
+    assert shown[2:] == right[2:]
+
+
 def test_lines_that_are_no_objects_are_skipped_as_ever(tmp_path: Path) -> None:
     lines, right = lived(steady(3))
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)

@@ -178,8 +178,7 @@ class Recording:
 
     def _take_values(self, values: dict[str, Any], line: bytes, offset: int) -> bool:
         _check_schema(self.path, values.get("schema"))
-        when = values.get("time")
-        when = float(when) if isinstance(when, int | float) and 0 <= when < _LATEST else None
+        when = moment(values.get("time"))
         if values.get("kind") == KIND:
             interval = values.get("interval_s")
             self.interval_s = float(interval) if isinstance(interval, int | float) else self.interval_s
@@ -267,6 +266,11 @@ def _part(values: Any, wanted: Tree) -> Any:
     if isinstance(values, dict):
         return {key: _part(values[key], inner) for key, inner in wanted.items() if key in values}
     return values
+
+
+def moment(value: object) -> float | None:
+    """A time as a recording gives it, Unix or monotonic; None for what is none."""
+    return float(value) if isinstance(value, int | float) and 0 <= value < _LATEST else None
 
 
 def _check_schema(path: Path, schema: object) -> None:

@@ -11,13 +11,14 @@ from llmtop.config import UsageError
 from llmtop.contract import to_json
 from llmtop.model.snapshot import ServerView, Snapshot, State
 from llmtop.model.tracker import Failure, Identity, ServerTracker
+from llmtop.playback import moment
 from llmtop.rebuild import NotGiven, from_json
 from llmtop.record import GAP, KIND, PAGE
 from llmtop.sources.exposition import Exposition
 from llmtop.sources.page import read_page
 
 # what no page says: side doors, the poller, the devices
-_RECORDED = ("age_s", "name", "scrape_s", "interval_wanted_s", "joules_per_token", "joules_scope", "local", "version")
+_RECORDED = ("age_s", "name", "scrape_s", "interval_wanted_s", "joules_per_token", "joules_scope")
 # the states of a server that sends no page; only a port that is closed may hide a restart
 _REFUSED = (State.DOWN, State.STARTING)
 _SILENT = (*_REFUSED, State.AUTH, State.NO_ENGINE_METRICS, State.STALE)
@@ -92,18 +93,19 @@ class _Reader:
         self._begun = values.get("kind") == KIND
 
     def _page(self, values: dict[str, Any]) -> None:
-        url, text, when = values.get("url"), values.get("text"), values.get("time")
-        if isinstance(url, str) and isinstance(text, str) and isinstance(when, int | float):
+        url, text, when = values.get("url"), values.get("text"), moment(values.get("time"))
+        t = moment(values.get("t"))
+        mixed = "t" in values and t is None  # Unix time among the monotonic ones would be a jump
+        if isinstance(url, str) and isinstance(text, str) and when is not None and not mixed:
             self.pages += 1
-            t = values.get("t")
-            self._of(url).take(text, float(t) if isinstance(t, int | float) else None, float(when))
+            self._of(url).take(text, t, when)
 
     def _snapshot(self, line: bytes, values: dict[str, Any]) -> bytes:
         try:
-            snapshot = from_json(values)
-        except NotGiven:
+            snapshot = self._anew(from_json(values))
+        except (NotGiven, OverflowError):  # the latter: a time or an interval that no clock has
             return line
-        return to_json(self._anew(snapshot)).encode() + b"\n"
+        return to_json(snapshot).encode("utf-8", "replace") + b"\n"
 
     def _anew(self, snapshot: Snapshot) -> Snapshot:
         servers = tuple(self._of(server.url).view(server, snapshot.time) for server in snapshot.servers)
