@@ -6,6 +6,7 @@ python screenshots/cast.py --check         whether demo.cast is whole and shows 
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import json
 import os
@@ -76,13 +77,11 @@ def _events(master: int) -> Iterator[Event]:
 def make(path: Path) -> None:
     """Write the cast: a header, then a line per piece of output, no character cut in two."""
     header = {"version": 2, "width": COLUMNS, "height": ROWS, "title": "llmtop demo", "env": {"TERM": "xterm-256color"}}
-    rest = b""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     with path.open("w", encoding="utf-8") as cast:
         cast.write(json.dumps(header) + "\n")
         for at, data in play():
-            text = (rest + data).decode("utf-8", "ignore")
-            rest = (rest + data)[len(text.encode()) :]
-            cast.write(json.dumps([round(at, 3), "o", text], ensure_ascii=False) + "\n")
+            cast.write(json.dumps([round(at, 3), "o", decoder.decode(data)], ensure_ascii=False) + "\n")
 
 
 def problems(path: Path) -> list[str]:

@@ -84,6 +84,15 @@ def test_a_sweep_finds_where_a_server_of_known_speed_stops_to_serve(truth: Truth
     assert fractions == sorted(fractions)
 
 
+def test_a_level_too_short_for_a_page_of_its_own_knows_no_peak(truth: TruthServer) -> None:
+    truth.script(ttft_s=0.001, itl_s=0.0)
+    result, _ = play(plan(truth, *sweep(2, prompts=2, size=(64, 2))), write=False)
+    (level,) = result["levels"]
+    assert level["completed"] == 2
+    assert (level["kv_max"], level["waiting_max"]) == (None, None)
+    assert level["counters"]["client"] == level["counters"]["server"]  # the pages before and after are counted
+
+
 def test_files_of_a_run(truth: TruthServer, state: Path) -> None:
     truth.script(ttft_s=0.002, itl_s=0.001)
     result, _ = play(plan(truth, *sweep(1, 2, prompts=4)))

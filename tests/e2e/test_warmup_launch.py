@@ -180,6 +180,11 @@ def test_a_command_that_ends_before_it_serves_has_failed(
     assert final["failure"]["cause"] == f"the process ended with exit code {code} and gave no reason"
 
 
+def test_what_the_command_makes_of_its_flags_is_its_own_affair(tmp_path: Path, empty: list[str]) -> None:
+    words = ["--", "sh", "-c", "exit 9", "--gpu-memory-utilization", "abc"]
+    assert run(["--json", "--log", str(tmp_path / "kept.log"), *empty, *words]).returncode == 9
+
+
 def test_command_that_does_not_exist(tmp_path: Path, empty: list[str]) -> None:
     done = run(["--log", str(tmp_path / "kept.log"), *empty, "--", "no-such-command-anywhere"])
     assert done.returncode == 2

@@ -10,7 +10,7 @@ import pytest
 
 from cranked_app import session
 from fakes.snapshots import BUSY_SERVER, busy, idle
-from fakes.truth import TruthServer, truth_server
+from fakes.truth import TruthServer
 from llmtop.load.scenarios import SCENARIOS
 from llmtop.sources.demo.child import DemoProcess, launch
 from load_page import asked, fill, phase, shows, until, watching
@@ -22,18 +22,6 @@ SPEED = 50.0
 def demo() -> Iterator[DemoProcess]:
     with launch("gb10", no_traffic=True, speed=SPEED) as process:
         yield process
-
-
-@pytest.fixture(scope="module")
-def truth() -> Iterator[TruthServer]:
-    with truth_server() as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return tmp_path / "state" / "llmtop" / "runs"
 
 
 # the plan

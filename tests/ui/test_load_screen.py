@@ -14,7 +14,7 @@ import pytest
 from cranked_app import Session, session
 from fakes.pages import free_port
 from fakes.snapshots import idle
-from fakes.truth import TruthServer, truth_server
+from fakes.truth import TruthServer
 from llmtop.sources.demo import profile
 from llmtop.sources.demo.child import DemoProcess, launch
 from llmtop.sources.demo.machine import SimulatedMachine
@@ -30,18 +30,6 @@ SIZES = [(40, 12), (80, 24), (120, 40), (200, 50)]
 def demo() -> Iterator[DemoProcess]:
     with launch("gb10", no_traffic=True, speed=SPEED) as process:
         yield process
-
-
-@pytest.fixture(scope="module")
-def truth() -> Iterator[TruthServer]:
-    with truth_server() as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return tmp_path / "state" / "llmtop" / "runs"
 
 
 # the run

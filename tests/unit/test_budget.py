@@ -109,6 +109,24 @@ def test_parts_add_up(engine: float | None) -> None:
     assert group_sum(e, "outside") == pytest.approx(outside)
 
 
+def test_a_failed_start_is_judged_by_what_was_left_at_that_moment() -> None:
+    s = read_log((LOGS / "gb10-v0.30-suggestion.log").read_text(encoding="utf-8").splitlines())
+    dead = MachineMemory(
+        total_bytes=96 * GIB, used_bytes=GIB, reserved_bytes=GIB, engine_bytes=0, others_bytes=GIB // 2
+    )
+    e = evidence(s, dead.at_failure(GIB // 4))
+    assert (e.used_gib, e.engine_gib, e.others_gib) == (94.75, None, 0.5)
+    assert evidence(s, dead.at_failure(None)).used_gib is None
+
+
+def test_a_budget_that_was_not_reached_is_no_memory_in_use() -> None:
+    e = replace(GH200, used_gib=30.0)
+    line = next(line for line in ledger(e) if line.key == "unowned")
+    assert line.gib == pytest.approx(30.0 - 57.35 - 1.5, abs=0.01)
+    assert line.label == "less: budget not held"
+    assert group_sum(e, "outside") == pytest.approx(lines_of(e)["outside"])
+
+
 def test_unexplained_rest_of_the_budget_is_its_own_line() -> None:
     # 71.685 - 33.7 - 35.74 - 0 graphs: activation peak and non-torch, which this version does not print
     rest = next(line for line in ledger(H100) if line.key == "budget_rest")

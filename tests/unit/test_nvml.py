@@ -413,6 +413,17 @@ def test_the_unified_pool_of_a_live_gb10(library: Path, case: str) -> None:
     assert pool["name"] == "GB10 unified"
 
 
+CALM, LOW = ((FIXTURES / f"host/{case}/proc/meminfo").read_text() for case in ("gb10-idle", "gb10-thrash"))
+
+
+def host_memory(folder: Path, text: str) -> Path:
+    """A /proc tree below `folder` with this meminfo, whose path is returned."""
+    path = folder / "proc/meminfo"
+    path.parent.mkdir()
+    path.write_text(text)
+    return path
+
+
 def test_a_peak_of_150_ms_in_device_memory_is_caught(library: Path, tmp_path: Path) -> None:
     path = scenario(tmp_path, "h100", "gpu0.mem.used = 0:10G 1.5:70G 1.65:10G")
     least: dict[str, int] = {}
@@ -426,28 +437,22 @@ def test_a_peak_of_150_ms_in_device_memory_is_caught(library: Path, tmp_path: Pa
 
 
 def test_a_peak_of_150_ms_in_host_memory_is_caught(library: Path, tmp_path: Path) -> None:
-    meminfo = tmp_path / "proc/meminfo"
-    meminfo.parent.mkdir()
-    calm, peak = ((FIXTURES / f"host/{case}/proc/meminfo").read_text() for case in ("gb10-idle", "gb10-thrash"))
-    meminfo.write_text(calm)
+    meminfo = host_memory(tmp_path, CALM)
     with Live(library, fixture("gb10"), tmp_path, fast_hz=10) as live:
         live.until(lambda s: s["ready"] and "unified" in s["dips"])
-        swap(meminfo, peak)
+        swap(meminfo, LOW)
         time.sleep(0.15)  # the peak itself
-        swap(meminfo, calm)
+        swap(meminfo, CALM)
         sample = live.until(lambda s: "unified" in s["dips"])
     assert sample["dips"]["unified"]["headroom_bytes"] == 1153434 * 1024
     assert sample["pools"][0]["headroom_bytes"] in (1153434 * 1024, 121529958 * 1024)
 
 
 def test_memory_that_comes_back_is_seen_at_once(library: Path, tmp_path: Path) -> None:
-    meminfo = tmp_path / "proc/meminfo"
-    meminfo.parent.mkdir()
-    calm, low = ((FIXTURES / f"host/{case}/proc/meminfo").read_text() for case in ("gb10-idle", "gb10-thrash"))
-    meminfo.write_text(low)
+    meminfo = host_memory(tmp_path, LOW)
     with Live(library, fixture("gb10"), tmp_path, fast_hz=10) as live:
         live.until(lambda s: s["ready"] and s["pools"][0]["headroom_bytes"] == 1153434 * 1024)
-        swap(meminfo, calm)
+        swap(meminfo, CALM)
         sample = live.until(lambda s: s["pools"][0]["headroom_bytes"] == 121529958 * 1024)
     assert sample["pools"][0]["cuda_free_bytes"] > 1153434 * 1024
 

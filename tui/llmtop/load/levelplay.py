@@ -22,6 +22,7 @@ from llmtop.load.vitals import Vitals
 from llmtop.model.snapshot import Snapshot
 
 POLL_S = 1.0  # a page costs the server about 10 ms of the process that streams the answers
+FIRST_POLL_S = 0.25  # a short level has its peak here
 LEAD_S = 0.05  # from "go" to the common start
 SETTLE_TRIES = 6
 _PREFILL_TOK_S, _TPOT_S = 4000.0, 0.03  # a guess, for the share of each level in the whole; ratios matter alone
@@ -45,16 +46,18 @@ class Watcher:
         """Forgets the extremes: a level begins."""
         self._since = time.time()
         self._pages: list[ServerCounters] = []
+        self._loaded: list[ServerCounters] = []  # those that came while requests were sent
         self._headroom: list[int] = []
         self._power: list[float] = []
         self._energy: list[tuple[float, float]] = []  # time and joules
         self.tok_s = None
 
-    async def read(self) -> ServerCounters | None:
-        """The counters now; they and the latest snapshot enter the extremes."""
+    async def read(self, *, loaded: bool = False) -> ServerCounters | None:
+        """The counters now; the latest snapshot enters the extremes, and they do where the level is `loaded`."""
         counters = await self._reader.read()
         if counters is not None:
             self._pages.append(counters)
+            self._loaded += [counters] if loaded else []
             self._rate(counters)
         self.last = counters
         snapshot = self._snapshots() if self._snapshots is not None else None
@@ -63,8 +66,8 @@ class Watcher:
         return counters
 
     def extremes(self) -> ServerWatch:
-        """Of everything read since `reset`."""
-        pages = self._pages
+        """Of everything read since `reset`; a level too short for a page of its own says nothing of KV and queue."""
+        pages = self._loaded
         return ServerWatch(
             kv_max=max((p.kv_usage for p in pages if p.kv_usage is not None), default=None),
             waiting_max=max((p.waiting for p in pages if p.waiting is not None), default=None),
@@ -156,9 +159,11 @@ class LevelPlay:
         return RequestRecord.from_json(warm_up) if warm_up else None
 
     async def _poll(self) -> None:
+        pause = FIRST_POLL_S
         while True:
-            await asyncio.sleep(POLL_S)
-            counters = await self._watcher.read()
+            await asyncio.sleep(pause)
+            pause = POLL_S
+            counters = await self._watcher.read(loaded=True)
             if counters is not None and self._files is not None:
                 self._files.server(self._level.name, counters)
 

@@ -17,6 +17,7 @@ DISCRETE_RESERVE_GIB = 3.0
 # On unified memory the operating system and every other program live in the same pool; machines in steady
 # production keep 3.5 to 7 GiB available, freezes began below that.
 UNIFIED_RESERVE_GIB = 8.0
+_NOT_HELD = "less: budget not held"
 
 Version = tuple[int, int, int]
 Confidence = Literal["high", "medium", "low"]
@@ -164,7 +165,7 @@ def _outside(e: Evidence, budget: float | None, outside: float | None) -> list[L
     if over is not None:
         beyond = over - min(graphs or 0.0, max(over, 0.0))
         lines[0] = LedgerLine("graphs", lines[0].label, over - beyond if graphs is not None else None, "log", "outside")
-        label = "engine beyond its budget" if beyond >= 0 else "less: budget not held now"
+        label = "engine beyond its budget" if beyond >= 0 else _NOT_HELD
         lines.append(LedgerLine("engine", label, beyond, "process sum", "outside"))
     lines.append(LedgerLine("others", "other processes", e.others_gib, e.origins.get("others_gib"), "outside"))
     lines.append(_unowned(e, budget, graphs))
@@ -197,7 +198,7 @@ def _unowned(e: Evidence, budget: float | None, graphs: float | None) -> LedgerL
     if budget is None:
         return LedgerLine("unowned", "in use without an owner", None, None, "outside")
     gib = e.used_gib - budget - (graphs or 0.0) - (e.others_gib or 0.0)
-    label = "in use beyond the budget, owner unknown (no process list)"
+    label = "in use beyond the budget, owner unknown (no process list)" if gib >= 0 else _NOT_HELD
     return LedgerLine("unowned", label, gib, "used - budget", "outside")
 
 

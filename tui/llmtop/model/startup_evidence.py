@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from llmtop.model.budget import GIB, Evidence, default_utilization, parse_version
@@ -25,6 +25,12 @@ class MachineMemory:
     engine_bytes: int | None = None
     others_bytes: int | None = None
     free_at_start_bytes: int | None = None
+
+    def at_failure(self, margin_bytes: int | None) -> MachineMemory:
+        """As it was when the start failed with so much left: what is read after the engine's death is not about it."""
+        known = None if self.total_bytes is None or margin_bytes is None else self.total_bytes - margin_bytes
+        used = None if known is None else known - (self.reserved_bytes or 0)
+        return replace(self, used_bytes=used, engine_bytes=None)
 
 
 def evidence(startup: Startup, machine: MachineMemory | None = None) -> Evidence:

@@ -54,7 +54,7 @@ class HostReader:
 
     def meminfo(self) -> bytes:
         """/proc/meminfo as it stands; empty where there is none."""
-        return _read_bytes(self._procfs + "/meminfo", pieces=1) or b""  # the kernel gives it in one piece
+        return _read_bytes(self._procfs + "/meminfo", whole=False) or b""  # the kernel gives it in one piece
 
     def nodes(self) -> dict[int, NodeMem]:
         """Every NUMA node with a meminfo file; empty without a /sys tree."""
@@ -151,14 +151,14 @@ def _read(path: str) -> str | None:
     return None if text is None else text.decode("utf-8", "replace")
 
 
-def _read_bytes(path: str, pieces: int = 1 << 16) -> bytes | None:
+def _read_bytes(path: str, *, whole: bool = True) -> bytes | None:
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
         text = piece = os.read(file, 65536)
-        while piece and (pieces := pieces - 1):
+        while whole and piece:
             piece = os.read(file, 65536)
             text += piece
         return text

@@ -132,7 +132,8 @@ class LlmtopApp(Session):
         else:
             self.note("no room for the commands")
 
-    async def _on_resize(self, event: Resize) -> None:
+    @on(Resize)
+    async def _make_room(self, event: Resize) -> None:
         """Close the list of commands where it does not fit any more."""
         if not _has_room(event.size) and isinstance(self.screen, CommandPalette):
             await self.pop_screen()

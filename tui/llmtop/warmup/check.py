@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmtop.config import UsageError
 from llmtop.model.budget import GIB
 from llmtop.model.headroom import pools
 from llmtop.model.machine import MachineSample
@@ -22,6 +21,7 @@ class Command:
     """What a `vllm serve` command line asks for; None where it does not say."""
 
     utilization: float | None = None
+    bad_utilization: str | None = None  # what it says instead of a share
     kv_cache_memory_bytes: int | None = None
     version: str | None = None
     host: str | None = None
@@ -35,10 +35,9 @@ def read_command(words: Sequence[str]) -> Command:
     if len(flat) >= 3 and flat[1] in ("-c", "-lc"):
         flat = shlex.split(flat[2], posix=True)
     share = _value(flat, "gpu-memory-utilization")
-    if share is not None and not 0 < (_number(share) or 0.0) <= 1:
-        raise UsageError(f"--gpu-memory-utilization {share}: vLLM takes a number above 0 and up to 1")
     return Command(
         utilization=_number(share),
+        bad_utilization=share if share is not None and not 0 < (_number(share) or 0.0) <= 1 else None,
         kv_cache_memory_bytes=_bytes(_value(flat, "kv-cache-memory-bytes") or _value(flat, "kv-cache-memory")),
         version=_installed(flat[0]) if flat else None,
         host=_value(flat, "host"),
@@ -58,7 +57,10 @@ def _value(words: Sequence[str], flag: str) -> str | None:
 
 
 def _number(text: str | None) -> float | None:
-    return float(text) if text is not None and re.fullmatch(r"\d*\.?\d+", text) else None
+    try:
+        return float(text or "")
+    except ValueError:
+        return None
 
 
 def _port(text: str | None) -> int | None:

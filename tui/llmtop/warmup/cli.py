@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from llmtop.config import UsageError
 from llmtop.model.preflight import preflight
 from llmtop.model.secrets import mask
 from llmtop.model.startup import Startup, Tracker
@@ -83,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         if args.once:
             return _once(args)
         return _launch(args) if args.command else _follow(args)
-    except (LogError, UsageError) as error:
+    except LogError as error:
         return fail(str(error))
 
 
@@ -171,12 +170,15 @@ def _report_or_log(path: Path) -> dict[str, object]:
 
 
 def _check(args: argparse.Namespace) -> int:
+    command = read_command(args.command)
+    if command.bad_utilization is not None:
+        return fail(f"--gpu-memory-utilization {command.bad_utilization}: vLLM takes a number above 0 and up to 1")
     machine = LiveMachine(args.procfs, args.sysfs, args.memory)
     machine.start()
     deadline = time.monotonic() + _FIRST_ROUND_S
     while not machine.ready() and time.monotonic() < deadline:
         time.sleep(0.05)
-    plan = make_plan(machine.sample(), read_command(args.command), args.procfs, args.sysfs / "fs/cgroup")
+    plan = make_plan(machine.sample(), command, args.procfs, args.sysfs / "fs/cgroup")
     machine.stop()
     result = preflight(plan, args.reserve)
     if args.json:

@@ -132,6 +132,8 @@ class Watch:
             startup = replace(startup, phases=tuple(self._measured(p) for p in startup.phases))
             startup = self._with_margin(startup)
             machine = self._memory.memory(self._local, not self._history)
+            if machine is not None and startup.failure is not None:
+                machine = machine.at_failure(startup.failure.margin_bytes)
         names = {} if self._memory is None else self._memory.names()
         return make_report(startup, evidence(startup, machine), self._reserve, names)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from llmtop.model.snapshot import Finding, ServerView, State
+from llmtop.model.snapshot import Finding, Latency, Pool, ServerView, State
 from llmtop.model.units import UNKNOWN, count, duration, gib, percent, rate
 from llmtop.ui.panels.machine import gpu_panel, memory_panel, tightest_pool
 from llmtop.ui.panels.server import kv_panel, latency_panel, quantile_span, queue_panel, throughput_panel
@@ -28,6 +28,7 @@ ENGINE_NAMES = {
 LEVEL_WORDS = {"critical": ("CRITICAL", "critical"), "warning": ("LOW", "low"), "info": ("NOTE", "info")}
 GAP = 2
 MARGIN = Span(" ")
+LABEL = 9
 WIDE, MEDIUM = 150, 72
 ROWS_WIDE: Sequence[tuple[Panel, ...]] = (
     (kv_panel, memory_panel, gpu_panel),
@@ -127,57 +128,48 @@ def share_rows(least: Sequence[int], rows: int) -> list[int]:
 def _compact(view: View, cells: int, rows: int) -> list[Line]:
     """The core numbers for a small terminal, the most important first."""
     server = view.server or ServerView("")
-    pool = tightest_pool(view.snapshot)
-    label = 9
-    kv = line(
-        Span(f"{'KV':<{label}}", "label"),
-        *gauge_line(server.kv_usage, max(4, cells - label - 8), "series1"),
-        Span(f"{percent(server.kv_usage):>8}", view.value),
-    )
-    style = LEVEL_STYLE.get((pool.state if pool else None) or "", "dim")
-    headroom = line(
-        Span(f"{'headroom':<{label}}", "label"),
+    gauge = gauge_line(server.kv_usage, max(4, cells - LABEL - 8), "series1")
+    kv = _row("KV", *gauge, Span(f"{percent(server.kv_usage):>8}", view.value))
+    waiting = Span(count(server.waiting), "low" if server.waiting else view.value)
+    lines = [
+        kv,
+        _compact_headroom(tightest_pool(view.snapshot)),
+        _row("running", Span(count(server.running), view.value), Span("   waiting ", "label"), waiting),
+        _row(
+            "tok/s",
+            Span(rate(server.rates.generation_tok_s), view.value),
+            Span("   prompt ", "label"),
+            Span(rate(server.rates.prompt_tok_s), view.value),
+        ),
+        _compact_latency("TTFT", server.latency.ttft, view),
+        _row(
+            "tokens",
+            Span(count(server.kv_used_tokens), view.value),
+            Span(f" of {count(server.kv_capacity_tokens)}", "label"),
+        ),
+        _compact_latency("ITL", server.latency.itl, view),
+        _row("room", Span(count(server.room_requests), view.value), Span(f" x {count(server.max_model_len)}", "label")),
+    ]
+    return lines[:rows]
+
+
+def _row(label: str, *spans: Span) -> Line:
+    return line(Span(f"{label:<{LABEL}}", "label"), *spans)
+
+
+def _compact_headroom(pool: Pool | None) -> Line:
+    state = pool.state if pool else None
+    return _row(
+        "headroom",
         Span(gib(pool.headroom_bytes if pool else None), "bold"),
         Span(f" of {gib(pool.total_bytes if pool else None)} GiB ", "label"),
-        Span(f" {((pool.state if pool else None) or UNKNOWN).upper()} ", style),
+        Span(f" {(state or UNKNOWN).upper()} ", LEVEL_STYLE.get(state or "", "dim")),
     )
-    queue = line(
-        Span(f"{'running':<{label}}", "label"),
-        Span(count(server.running), view.value),
-        Span("   waiting ", "label"),
-        Span(count(server.waiting), "low" if server.waiting else view.value),
-    )
-    speed = line(
-        Span(f"{'tok/s':<{label}}", "label"),
-        Span(rate(server.rates.generation_tok_s), view.value),
-        Span("   prompt ", "label"),
-        Span(rate(server.rates.prompt_tok_s), view.value),
-    )
-    tokens = line(
-        Span(f"{'tokens':<{label}}", "label"),
-        Span(count(server.kv_used_tokens), view.value),
-        Span(f" of {count(server.kv_capacity_tokens)}", "label"),
-    )
-    ttft = line(
-        Span(f"{'TTFT':<{label}}", "label"),
-        Span("p50", "label"),
-        quantile_span(server.latency.ttft.p50, view),
-        Span("  p95", "label"),
-        quantile_span(server.latency.ttft.p95, view),
-    )
-    itl = line(
-        Span(f"{'ITL':<{label}}", "label"),
-        Span("p50", "label"),
-        quantile_span(server.latency.itl.p50, view),
-        Span("  p95", "label"),
-        quantile_span(server.latency.itl.p95, view),
-    )
-    room = line(
-        Span(f"{'room':<{label}}", "label"),
-        Span(count(server.room_requests), view.value),
-        Span(f" x {count(server.max_model_len)}", "label"),
-    )
-    return [kv, headroom, queue, speed, ttft, tokens, itl, room][:rows]
+
+
+def _compact_latency(label: str, figures: Latency, view: View) -> Line:
+    p50, p95 = quantile_span(figures.p50, view), quantile_span(figures.p95, view)
+    return _row(label, Span("p50", "label"), p50, Span("  p95", "label"), p95)
 
 
 def footer_lines(view: View, cells: int, findings_shown: int) -> list[Line]:

@@ -164,13 +164,13 @@ def _ledger(report: Report, cells: int) -> list[Line]:
     for entry in report.ledger:
         indent = "" if entry.group == "total" else "  "
         value = UNKNOWN if entry.gib is None else f"{entry.gib:,.2f}"
-        room = max(12, min(36, cells - 23))
+        room = max(12, min(36, cells - 22))
         label = indent + entry.label
         label = label if len(label) <= room else label.partition(" (")[0]
         lines.append(
             line(
                 Span(fit_text(label, room), "bold" if entry.group == "total" else ""),
-                Span(f"{value:>10}", "value"),
+                Span(f"{value:>9}", "value"),
                 Span(f"  {entry.origin or UNKNOWN}", "dim"),
             )
         )
