@@ -220,8 +220,9 @@ def test_a_killed_server_ends_the_level_at_once(vllm: Vllm, tmp_path: Path) -> N
     end(engines)
     (level,) = result["levels"]
     assert level["errors"]["cut"] >= 1
-    assert level["errors"]["connect"] >= 5
+    assert level["errors"]["connect"] >= 1  # five in a row, or fewer where ten failures of all kinds come first
     assert set(level["errors"]) == {"cut", "connect"}
+    assert 5 <= level["failed"] < 10 + 8  # after the tenth only what the other users had begun
     assert "connection errors" in level["stopped"] or "requests failed" in level["stopped"]
     assert took < 15.0
     assert vllm.process.wait(30) == -signal.SIGKILL

@@ -55,7 +55,9 @@ class Vllm:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start and wait until it is ready and warm."""
+        """Start unless it runs, and wait until it is ready and warm."""
+        if self.process is not None and self.process.poll() is None:
+            return
         environment = os.environ | {"VENV": str(VENV), "MODEL": str(CACHE / "tiny-model")}
         with self.log.open("ab") as log:
             command = [str(HERE / "real_vllm" / "serve_tiny.sh"), str(self.port)]
