@@ -234,6 +234,26 @@ def test_the_key_r_records_what_the_screen_shows(server: PageServer, tmp_path: P
     assert len(replay(tmp_path, str(path), "--json")) == recorded
 
 
+def test_a_start_up_is_recorded_and_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "start.jsonl"
+    demo = [COMMAND, "demo", "gb10", "--warmup", "--no-traffic", "--speed", "100", *FAST, "--record", str(path)]
+    with Terminal(demo, environment(tmp_path), tmp_path) as terminal:
+        terminal.wait_for("READY")
+        verdict = next(row for row in terminal.rows if "READY" in row).strip()
+        terminal.wait_for(" IDLE ")
+        terminal.press("q")
+        assert terminal.end() == 0
+    text = path.read_text()
+    told = [json.loads(line)["report"]["startup"] for line in text.splitlines() if '{"event":"startup"' in line]
+    assert [startup["state"] for startup in told][-1] == "ready"
+    assert {"weights", "graphs"} <= {phase["name"] for phase in told[-1]["phases"]}
+    assert "Loading safetensors" not in text  # no line of a log
+    with Terminal([COMMAND, "replay", str(path), "--speed", "20"], environment(tmp_path), tmp_path) as terminal:
+        terminal.wait_for(verdict)
+        terminal.press("q")
+        assert terminal.end() == 0
+
+
 def test_exports(recorded: tuple[Path, list[str]], tmp_path: Path) -> None:
     path, lines = str(recorded[0]), snapshot_lines(recorded[0])
     table = list(csv.DictReader(io.StringIO("\n".join(_export(tmp_path, path, "--csv")))))

@@ -102,7 +102,6 @@ def refused(folder: Path, *args: str) -> str:
         (("--port", "99999", "demo"), "--port must be 0 to 65535"),
         (("load", "http://a:1"), "shows servers or the demo, not load"),
         (("127.0.0.1:1", "--json"), "are for a terminal"),
-        (("demo", "--warmup"), "a start-up is watched where it happens"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(args: tuple[str, ...], words: str, tmp_path: Path) -> None:
@@ -253,9 +252,9 @@ async def test_a_tab_writes_no_file_and_starts_nothing(tmp_path: Path) -> None:
     with PageServer([Engine().page]) as server, WebProgram(tmp_path, *of_server(server.url, tmp_path)) as web:
         async with visitor(web) as session, tab(web, session) as one:
             await one.shows("SERVING")
-            for label in ("l Load", "w Warm-up", "r Record"):
+            for label in ("l Load", "r Record"):
                 assert label not in one.text
-            await one.keys("rslw+-")
+            await one.keys("rsl+-")
             await one.keys("g")
             await one.shows("no GPU seen")
             await one.keys("\x1b")
@@ -266,6 +265,22 @@ async def test_a_tab_writes_no_file_and_starts_nothing(tmp_path: Path) -> None:
         assert list(web.folder.iterdir()) == []
         written = [path for path in tmp_path.rglob("*") if path.is_file()]
         assert written == []
+
+
+async def test_a_start_up_is_watched_once_for_all_tabs(tmp_path: Path) -> None:
+    with WebProgram(tmp_path, "demo", "gb10", "--warmup", "--speed", "60", "-d", "0.5") as web:
+        async with visitor(web) as session:
+            async with tab(web, session) as one:
+                await one.shows("reading weights")  # the page opens by itself
+                await one.shows("READY")
+                await one.shows("ready in 11 s, 9.9 s of it reading weights")
+                await one.keys("\x1b")
+                await one.shows("SERVING")
+            async with tab(web, session) as late:
+                await late.shows("SERVING")
+                await late.keys("w")
+                await late.shows("READY")
+                await late.shows("Application startup complete")
 
 
 async def test_the_load_button_is_there_when_it_was_asked_for(tmp_path: Path) -> None:

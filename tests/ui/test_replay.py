@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -17,10 +18,15 @@ from llmtop.load import recorded
 from llmtop.load.events import LevelDone, LevelStarted
 from llmtop.load.plan import Level, Plan
 from llmtop.model.snapshot import Snapshot
+from llmtop.model.startup import read_log
+from llmtop.model.startup_evidence import evidence
 from llmtop.playback import open_recording
 from llmtop.record import Recorder
 from llmtop.ui.keys import REPLAY_KEYS
 from llmtop.ui.replay import ReplayApp
+from llmtop.warmup import recorded as startups
+from llmtop.warmup.recorded import StartupView
+from llmtop.warmup.report import make_report
 from llmtop_widgets.statusbar import KeyBar
 
 URL = BUSY_SERVER.url
@@ -199,6 +205,63 @@ async def test_a_click_on_a_hint_of_the_load_page_is_its_key(loaded: Path) -> No
         await s.press("l")
         await s.pilot.click(KeyBar, offset=(s.rows[-1].index(" Right On 10 s") + 2, 0))
         await until(s, lambda: "93.4" in s.text)
+
+
+LOG = Path(__file__).parents[1] / "fixtures/startup/gb10-v0.30-suggestion.log"
+
+
+def with_startup(path: Path, broken: bool = False) -> Path:
+    """The minute with a start-up that is seen first at 10, further on at 20, and ready at 30."""
+    ready = read_log(LOG.read_text(encoding="utf-8").splitlines())
+    first = busy().time + 10
+
+    def seen(phases: int, state: Literal["starting", "ready"]) -> dict[str, object]:
+        known = tuple(replace(phase, began=first) for phase in ready.phases[:phases])
+        startup = replace(ready, state=state, phase=known[-1].name, phases=known)
+        view = StartupView(make_report(startup, evidence(startup)), active=state == "starting")
+        return startups.to_values(view) | ({"report": {"startup": 7}} if broken else {})
+
+    events = {10: seen(2, "starting"), 20: seen(3, "starting"), 30: seen(len(ready.phases), "ready")}
+    recorder = Recorder(path, interval_s=1.0)
+    for second, snapshot in enumerate(minute()):
+        if second in events:
+            recorder.event(startups.KIND, events[second] | {"time": snapshot.time - 0.1})
+        recorder.write(snapshot)
+    recorder.close()
+    return path
+
+
+async def test_a_start_up_is_where_it_was_and_opens_its_page_once(tmp_path: Path) -> None:
+    async with replaying(with_startup(tmp_path / "run.jsonl"), 5, (120, 40)) as s:
+        await at(s, 5)
+        assert s.page == "dashboard"
+        await s.press("w")
+        assert "no start-up at this moment" in s.text
+        await s.press("escape", "right")
+        await until(s, lambda: s.page == "warmup")
+        assert "STARTING  still in" in s.text
+        await s.press("right", "right")
+        await until(s, lambda: "READY" in s.text)
+        await s.press("escape", "left")
+        await until(s, lambda: s.app.server is not None and s.app.server.running == 25)
+        assert s.page == "dashboard"
+        await s.press("w")
+        assert "STARTING  still in" in s.text
+        await s.press("left", "left")
+        await until(s, lambda: "no start-up at this moment" in s.text)
+
+
+async def test_without_a_start_up_there_is_no_page_of_it(path: Path) -> None:
+    async with replaying(path, 5) as s:
+        await s.press("w")
+        assert s.page == "dashboard"
+        assert "Warm-up" not in s.rows[-1]
+
+
+async def test_a_start_up_of_another_version_does_not_end_the_replay(tmp_path: Path) -> None:
+    async with replaying(with_startup(tmp_path / "run.jsonl", broken=True), 15) as s:
+        await s.press("w")
+        assert "no start-up at this moment" in s.text
 
 
 async def test_a_start_up_of_the_past_is_not_watched(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterator
 
 from llmtop.model.snapshot import Device, Latency, Pool, Quantile, ServerView, Snapshot
-from llmtop.model.units import UNKNOWN, bytes_text, count, duration, gib, percent, rate, seconds
+from llmtop.model.units import UNKNOWN, bytes_text, count, duration, engine_text, gib, percent, rate, seconds
 
 
 def table(snapshot: Snapshot) -> str:
     """Everything a person wants to know at once, as lines."""
     parts = [_server(server) for server in snapshot.servers] or [["no model server found on this host"]]
+    parts += [["simulated: no real server, no real machine"]] if snapshot.simulated else []
     parts.append([_pool(pool) for pool in snapshot.pools])
     parts.append([_device(device) for device in snapshot.devices])
     parts.append([_finding(f.level, f.text, f.evidence, f.advice) for f in snapshot.findings])
@@ -23,7 +24,7 @@ def _server(server: ServerView) -> list[str]:
 
 
 def _server_lines(server: ServerView) -> Iterator[str]:
-    what = "  ".join(filter(None, (server.name, server.model, server.url, _engine(server))))
+    what = "  ".join(filter(None, (server.name, server.model, server.url, engine_text(server.engine, server.version))))
     reason = f" ({server.reason})" if server.reason else ""
     yield f"{what}  {server.state}{reason}" + (f"  up {duration(server.up_s)}" if server.up_s else "")
     if not (server.state.live or server.state == "STALE"):
@@ -55,13 +56,6 @@ def _server_lines(server: ServerView) -> Iterator[str]:
         yield f"  limited by  {server.limited_by}  ({server.limited_by_evidence})"
     if server.lora:
         yield f"  LoRA        {', '.join(server.lora)}"
-
-
-def _engine(server: ServerView) -> str | None:
-    name = {"vllm": "vLLM", "vllm-rust": "vLLM (Rust front end)", "sglang": "SGLang", "llamacpp": "llama.cpp"}
-    if server.engine is None:
-        return None
-    return f"{name.get(server.engine, server.engine)} {server.version or ''}".rstrip()
 
 
 def _latencies(server: ServerView) -> Iterator[str]:

@@ -192,3 +192,19 @@ def flow(items: Iterable[Line], cells: int, gap: int = 2) -> Line:
         spans.extend(item)
         used += size
     return tuple(spans)
+
+
+def wrap(text: str, cells: int) -> list[str]:
+    """A text in lines of at most `cells`, broken at blanks; a longer word has a line of its own."""
+    return pack(text.split(), cells, " ")
+
+
+def pack(words: Iterable[str], cells: int, gap: str) -> list[str]:
+    """Words in lines of at most `cells`, `gap` between them."""
+    lines: list[str] = []
+    for word in words:
+        if lines and text_width(lines[-1]) + len(gap) + text_width(word) <= cells:
+            lines[-1] += gap + word
+        else:
+            lines.append(word)
+    return lines

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import deque
 from dataclasses import replace
-from typing import ClassVar
+from itertools import accumulate
+from typing import ClassVar, cast
 
 from textual import on
 
@@ -14,43 +16,29 @@ from llmtop.load import recorded
 from llmtop.load.counters import ServerCounters
 from llmtop.load.plan import Plan
 from llmtop.model.history import History
-from llmtop.model.machine import MachineSample
 from llmtop.model.notices import Notices
 from llmtop.model.snapshot import Snapshot
 from llmtop.model.units import duration
-from llmtop.playback import Recording
+from llmtop.playback import Event, Recording
 from llmtop.player import Jump, Place, Player
 from llmtop.sources.base import MachineSource
-from llmtop.ui.app import LlmtopApp
+from llmtop.ui.fed import FedApp, NoMachine
 from llmtop.ui.keys import LOAD_KEYS, REPLAY_ACTIONS
 from llmtop.ui.load_state import LoadState
 from llmtop.ui.panels.view import Scales, View
 from llmtop.ui.screens.base import ViewScreen
 from llmtop.ui.screens.load import LoadScreen
+from llmtop.ui.screens.warmup import WarmupScreen
+from llmtop.warmup import recorded as startups
+from llmtop.warmup.recorded import StartupView
 from llmtop_widgets.statusbar import KeyBar, KeyHint
 from llmtop_widgets.text import Line, Span, line
 
-LIVE_ACTIONS = frozenset(("warmup", "mark", "record"))  # what cannot be done to the past
+LIVE_ACTIONS = frozenset(("mark", "record"))  # what cannot be done to the past
 LOAD_ACTIONS = frozenset(row.name for row in LOAD_KEYS)
 NARROW = 72
-
-
-class PastMachine:
-    """In the place of a machine: a recording has its readings in the snapshots."""
-
-    def start(self) -> None:
-        """Nothing to start."""
-
-    def sample(self) -> MachineSample:
-        """Nothing is known of now."""
-        return MachineSample(0.0)
-
-    def ready(self) -> bool:
-        """There is nothing to wait for."""
-        return True
-
-    def stop(self) -> None:
-        """Nothing to stop."""
+UNREADABLE = (LookupError, TypeError, ValueError, ArithmeticError)
+OTHERS = [line(Span("results as another version of llmtop wrote them", "dim"))]
 
 
 class PastLoadScreen(LoadScreen):
@@ -73,18 +61,31 @@ class PastLoadScreen(LoadScreen):
             return [line(Span("no load test at this moment", "dim"))]
         try:
             return super()._page(view, cells, rows)
-        except (LookupError, TypeError, ValueError):
-            return [line(Span("results as another version of llmtop wrote them", "dim"))]
+        except UNREADABLE:
+            return OTHERS
 
     @on(KeyBar.Pressed)
     def _leave_it_to_the_app(self, event: KeyBar.Pressed) -> None:
         event.prevent_default()
 
 
-class ReplayApp(LlmtopApp):
+class PastWarmupScreen(WarmupScreen):
+    """A start-up of the past."""
+
+    def page(self, view: View, cells: int, rows: int) -> list[Line]:
+        """What was seen of it at this moment."""
+        if cast("ReplayApp", self.app).startup is None:
+            return [line(Span("no start-up at this moment", "dim"))]
+        try:
+            return super().page(view, cells, rows)
+        except UNREADABLE:
+            return OTHERS
+
+
+class ReplayApp(FedApp):
     """A recording on the screen."""
 
-    SCREENS: ClassVar = {**LlmtopApp.SCREENS, "load": PastLoadScreen}
+    SCREENS: ClassVar = {**FedApp.SCREENS, "load": PastLoadScreen, "warmup": PastWarmupScreen}
 
     def __init__(
         self, settings: Settings, recording: Recording, *, at: int = 0, speed: float = 1.0, ansi: bool = False
@@ -94,7 +95,10 @@ class ReplayApp(LlmtopApp):
         self._jumps: deque[Jump] = deque()
         self._load_events = [event for event in recording.events if event.kind == recorded.KIND]
         self._load_place = 0  # of the next one
-        super().__init__(settings, PastMachine(), ansi=ansi)
+        self._startups = [event for event in recording.events if event.kind == startups.KIND]
+        self._startup_times = list(accumulate((event.time for event in self._startups), max))
+        self._startup: tuple[Event | None, StartupView | None] = (None, None)
+        super().__init__(settings, NoMachine(), ansi=ansi)
 
     def open_feed(self, machine: MachineSource) -> Player:
         """Snapshots come from the recording."""
@@ -122,6 +126,7 @@ class ReplayApp(LlmtopApp):
             for earlier in jump.past:
                 self.history.push(earlier)
         self._take_load_until(snapshot.time)
+        self._take_startup_of(snapshot.time)
         super()._take(snapshot)
 
     def _take_load_until(self, when: float) -> None:
@@ -137,8 +142,17 @@ class ReplayApp(LlmtopApp):
             elif item is not None and not isinstance(item, ServerCounters) and state is not None:
                 state.take(item)
 
-    def _notice_startup(self) -> None:
-        """A start-up of the past is over."""
+    def _take_startup_of(self, when: float) -> None:
+        """Let the start-up be as it was seen last."""
+        place = bisect_right(self._startup_times, when)
+        event = self._startups[place - 1] if place else None
+        if event is not self._startup[0]:
+            self._startup = (event, startups.from_values(event.values) if event is not None else None)
+
+    @property
+    def startup(self) -> StartupView | None:
+        """The start-up as it was seen at this moment."""
+        return self._startup[1]
 
     def _view(self) -> View:
         place = self.player.place
@@ -155,7 +169,7 @@ class ReplayApp(LlmtopApp):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """What steers the playing is there, what acts on a server or a machine is not."""
-        if action == "load" and not self._load_events:
+        if (action == "load" and not self._load_events) or (action == "warmup" and not self._startups):
             return False
         return action in REPLAY_ACTIONS or (action not in LIVE_ACTIONS and super().check_action(action, parameters))
 

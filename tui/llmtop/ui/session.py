@@ -16,7 +16,7 @@ from llmtop.collect import Feed, Poller
 from llmtop.config import Settings
 from llmtop.model.history import STEPS_S, History
 from llmtop.model.notices import Notices, sweet_spot
-from llmtop.model.snapshot import ServerView, Snapshot, State
+from llmtop.model.snapshot import ServerView, Snapshot
 from llmtop.sources.base import MachineSource
 from llmtop.sources.tee import MachineTee
 from llmtop.ui.driver import RepaintingApp
@@ -24,11 +24,12 @@ from llmtop.ui.messages import LoadNews, SnapshotReady
 from llmtop.ui.panels.view import Scales, View
 from llmtop.ui.screens.base import ViewScreen
 from llmtop.ui.screens.dashboard import DashboardScreen
-from llmtop.ui.warmup_state import WarmupControl
+from llmtop.warmup.control import WarmupControl
 
 if TYPE_CHECKING:
     from llmtop.sources.startup_log import LineSource
     from llmtop.ui.load_state import LoadControl
+    from llmtop.warmup.recorded import StartupView
 
 NOTE_S = 4.0
 MOMENT_S = 8.0
@@ -54,7 +55,7 @@ class Session(RepaintingApp[None]):
         tee = MachineTee(machine)
         self.poller = self.open_feed(tee.branch())
         self.poller.on_error = self._knock
-        self.warmup = WarmupControl(tee, startup, startup_url)
+        self.warmup = WarmupControl(tee, self.poller, startup, startup_url)
         self._load_control: LoadControl | None = None
         self.history = History()
         self.scales = Scales()
@@ -67,7 +68,6 @@ class Session(RepaintingApp[None]):
         self._note_timer: Timer | None = None
         self.notices = Notices()
         self.moment: str | None = None  # what the stage announces
-        self._starting = False
 
     def open_feed(self, machine: MachineSource) -> Feed:
         """What the snapshots come from."""
@@ -96,7 +96,8 @@ class Session(RepaintingApp[None]):
         self._warmup_pace = self.set_interval(0.2, self._step_warmup, pause=True)
         self.set_timer(SETTLED_S, self._settle)
         if self.warmup.wanted:
-            self._begin_warmup(None)
+            self.warmup.begin()
+            self._warmup_pace.resume()
             self.call_after_refresh(self.run_action, "warmup")
 
     def _catch_signals(self) -> None:
@@ -162,28 +163,29 @@ class Session(RepaintingApp[None]):
             self.show_view()
 
     def _notice_startup(self) -> None:
-        """A server that starts up opens the warm-up page by itself, once."""
-        server = self.server
-        starting = server is not None and server.state is State.STARTING
-        if starting and server is not None and not self._starting and not self.warmup.active:
-            self._begin_warmup(server.url)
-            if isinstance(self.screen, DashboardScreen):
-                self.call_later(self.run_action, "warmup")
-        self._starting = starting
+        """A start-up opens the warm-up page by itself, once, unless another page is being read."""
+        if self.startup_begins() and isinstance(self.screen, DashboardScreen):
+            self.call_later(self.run_action, "warmup")
 
-    def _begin_warmup(self, url: str | None) -> None:
-        self.warmup.begin(url)
-        self._warmup_pace.resume()
+    def startup_begins(self) -> bool:
+        """Whether the selected server has just begun to start up, which is watched from now on."""
+        begins = self.warmup.notice(self.server)
+        if begins:
+            self._warmup_pace.resume()
+        return begins
 
     def _step_warmup(self) -> None:
         if not self.warmup.active:
             self._warmup_pace.pause()
             return
         ended = self.warmup.step()
-        if self.warmup.url is not None:
-            self.poller.starting(self.warmup.url, self.warmup.words)
-        if ended and self.warmup.report is not None:
-            self.note(self.warmup.report.verdict)
+        if ended and self.warmup.seen is not None:
+            self.note(self.warmup.seen.report.verdict)
+
+    @property
+    def startup(self) -> StartupView | None:
+        """What there is to see of a start-up, on the warm-up page."""
+        return self.warmup.seen
 
     def _show_load(self) -> None:
         """The load page has a pace of its own, twice a second, so that a sweep costs no more than that."""

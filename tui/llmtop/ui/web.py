@@ -10,21 +10,21 @@ from textual.messages import ExitApp
 
 from llmtop.config import Settings
 from llmtop.sources.base import MachineSource
-from llmtop.ui.app import LlmtopApp
-from llmtop.ui.replay import PastMachine
+from llmtop.ui.fed import FedApp, NoMachine
+from llmtop.warmup.recorded import StartupView
 from llmtop.web.link import Link
 from llmtop_widgets import glyphs
 
-OPERATOR_ACTIONS = frozenset(("warmup", "record", "save_screen", "faster", "slower"))
+OPERATOR_ACTIONS = frozenset(("record", "save_screen", "faster", "slower"))
 
 
-class WebApp(LlmtopApp):
+class WebApp(FedApp):
     """What is shown in one tab."""
 
     def __init__(self, settings: Settings, link: Link, *, loads: bool) -> None:
         self._link = link
         self._off = OPERATOR_ACTIONS | (frozenset() if loads else {"load"})
-        super().__init__(settings, PastMachine())
+        super().__init__(settings, NoMachine())
         link.connect(self._arrived, self._ended)
         for snapshot in link.past:
             self.latest = snapshot
@@ -40,8 +40,10 @@ class WebApp(LlmtopApp):
         """In the link's thread: the web server is gone."""
         self.post_message(ExitApp())
 
-    def _notice_startup(self) -> None:
-        """To watch a start-up takes its log and its machine, which a tab has not."""
+    @property
+    def startup(self) -> StartupView | None:
+        """What the web server sees of a start-up."""
+        return self._link.startup
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """What writes files, starts something or sets the pace is for whoever runs the web server."""

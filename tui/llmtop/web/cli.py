@@ -29,12 +29,11 @@ def run(argv: list[str]) -> int:
     _check_host(args.host)
 
     def show(settings: Settings, machine: Any, startup: Any, startup_url: str | None) -> int:
-        del startup_url
-        if startup is not None:
-            raise UsageError("a start-up is watched where it happens: llmtop warmup, llmtop demo --warmup")
         from llmtop.web.server import WebOptions, serve
 
-        return serve(settings, machine, WebOptions(args.host, args.port, args.tabs, args.allow_load))
+        return serve(
+            settings, machine, WebOptions(args.host, args.port, args.tabs, args.allow_load), (startup, startup_url)
+        )
 
     return _watch(rest, show)
 

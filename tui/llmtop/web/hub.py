@@ -1,7 +1,8 @@
 """One poller for all tabs: its snapshots go to every tab's process as JSON lines over a private socket.
 
-To a tab: `{"hello": …}`, then `{"past": SNAPSHOT}` for each of the recent past, `{"live": true}`, then
-`{"now": SNAPSHOT}` as they come. From a tab: `{"mark": true}`, and with the load button `{"note": "text"}`.
+To a tab: `{"hello": …}`, then `{"snapshot": …}` for each of the recent past, `{"live": true}`, then the same as they
+come; `{"startup": …}` in between is a start-up as it is seen now. From a tab: `{"mark": true}`, and with the load
+button `{"note": "text"}`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any, Protocol
 from llmtop.contract import to_json
 from llmtop.model.snapshot import Snapshot
 from llmtop.model.units import clean
+from llmtop.warmup import recorded
+from llmtop.warmup.recorded import StartupView
 
 PAST_LINES, PAST_BYTES = 300, 8 * 2**20
 BEHIND_BYTES = 2**20  # a tab that reads slower than this misses snapshots instead of filling memory
@@ -41,6 +44,7 @@ class Hub:
         self._notes = notes
         self._past: deque[str] = deque()
         self._past_bytes = 0
+        self._startup = b""
         self._tabs: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
 
@@ -62,7 +66,14 @@ class Hub:
         self._past_bytes += len(line)
         while len(self._past) > PAST_LINES or (self._past_bytes > PAST_BYTES and len(self._past) > 1):
             self._past_bytes -= len(self._past.popleft())
-        data = _line("now", line)
+        self._send(_line("snapshot", line))
+
+    def startup(self, view: StartupView) -> None:
+        """Hand every tab a start-up as it is seen now, and remember it for those to come."""
+        self._startup = _line("startup", json.dumps(recorded.to_values(view, log=True)))
+        self._send(self._startup)
+
+    def _send(self, data: bytes) -> None:
         for tab in self._tabs:
             if tab.transport.get_write_buffer_size() < BEHIND_BYTES:
                 tab.write(data)
@@ -70,8 +81,8 @@ class Hub:
     async def _serve(self, reader: asyncio.StreamReader, tab: asyncio.StreamWriter) -> None:
         tab.write(self._hello.encode() + b"\n")
         for line in self._past:
-            tab.write(_line("past", line))
-        tab.write(b'{"live":true}\n')
+            tab.write(_line("snapshot", line))
+        tab.write(self._startup + b'{"live":true}\n')
         self._tabs.add(tab)
         try:
             async for said in reader:
@@ -91,5 +102,5 @@ class Hub:
             self._marks().note(clean(wish["note"], NOTE_LIMIT))
 
 
-def _line(kind: str, snapshot: str) -> bytes:
-    return f'{{"{kind}":{snapshot}}}\n'.encode("utf-8", "replace")
+def _line(kind: str, values: str) -> bytes:
+    return f'{{"{kind}":{values}}}\n'.encode("utf-8", "replace")

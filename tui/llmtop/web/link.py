@@ -12,6 +12,8 @@ from typing import Any
 from llmtop.config import Target
 from llmtop.model.snapshot import Snapshot
 from llmtop.rebuild import NotGiven, from_json
+from llmtop.warmup import recorded
+from llmtop.warmup.recorded import StartupView
 
 PATIENCE_S = 10.0
 Sink = Callable[[Snapshot], None]
@@ -26,6 +28,7 @@ class Link:
         self.error: BaseException | None = None
         self.on_error: Callable[[], object] = lambda: None
         self.past: list[Snapshot] = []
+        self.startup: StartupView | None = None
         self._sink: Sink = lambda _: None
         self._ended: Callable[[], object] = lambda: None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -34,7 +37,7 @@ class Link:
         self._lines = self._socket.makefile("rb")
         self.hello: Mapping[str, Any] = json.loads(self._lines.readline())["hello"]
         while (said := json.loads(self._lines.readline())) != {"live": True}:
-            self._add(said.get("past"), self.past.append)
+            self._hear(said, self.past.append)
         self._socket.settimeout(None)
 
     def connect(self, sink: Sink, ended: Callable[[], object]) -> None:
@@ -57,15 +60,17 @@ class Link:
     def _read(self) -> None:
         try:
             for line in self._lines:
-                self._add(json.loads(line).get("now"), self._sink)
+                self._hear(json.loads(line), self._sink)
         except (OSError, ValueError):
             pass
         self._ended()
 
-    @staticmethod
-    def _add(values: object, sink: Sink) -> None:
+    def _hear(self, said: Mapping[str, Any], sink: Sink) -> None:
+        if "startup" in said:
+            self.startup = recorded.from_values(said["startup"])
+            return
         try:
-            snapshot = from_json(values)
+            snapshot = from_json(said.get("snapshot"))
         except NotGiven:
             return
         sink(snapshot)

@@ -19,10 +19,13 @@ from textual_serve.download_manager import DownloadManager
 
 from llmtop.collect import Poller
 from llmtop.config import Settings, Target, UsageError
+from llmtop.model.snapshot import Snapshot
 from llmtop.sources.base import MachineSource
+from llmtop.sources.tee import MachineTee
 from llmtop.web import page
 from llmtop.web.gate import LOOPBACK, Gate, headers
 from llmtop.web.hub import Hub
+from llmtop.web.startups import Followed, Startups
 
 STATIC = Path(textual_serve.__file__).parent / "static"
 MOST_CELLS = 500
@@ -193,17 +196,27 @@ async def _pass_on(message: Any, tab: Tab, websocket: web.WebSocketResponse) -> 
             await tab.blur()
 
 
-def serve(settings: Settings, machine: MachineSource, options: WebOptions) -> int:
-    """Serve until a signal comes; the exit code. Raises UsageError when the port cannot be had."""
-    return asyncio.run(_serve(settings, machine, options))
+def serve(settings: Settings, machine: MachineSource, options: WebOptions, startup: Followed = (None, None)) -> int:
+    """Serve until a signal comes; the exit code. Raises UsageError when the port cannot be had.
+
+    `startup` is the log of a start-up to follow, and the server that it brings up.
+    """
+    return asyncio.run(_serve(settings, machine, options, startup))
 
 
-async def _serve(settings: Settings, machine: MachineSource, options: WebOptions) -> int:
+async def _serve(settings: Settings, machine: MachineSource, options: WebOptions, startup: Followed) -> int:
     loop = asyncio.get_running_loop()
     with tempfile.TemporaryDirectory(prefix="llmtop-web-") as folder:  # mode 0700
         socket = Path(folder) / "tabs"
         hub = Hub(hello(settings, options), lambda: poller, notes=options.loads)
-        poller = Poller(settings, machine, lambda snapshot: _publish(loop, hub, snapshot))
+        tee = MachineTee(machine)
+        poller = Poller(settings, tee.branch(), lambda snapshot: _soon(loop, publish, snapshot))
+        startups = Startups(hub, poller, tee, startup)
+
+        def publish(snapshot: Snapshot) -> None:
+            hub.publish(snapshot)
+            startups.look(snapshot)
+
         gate = Gate(names=(*LOOPBACK, _bracketed(options.host)))
         runner = web.AppRunner(Site(gate, socket, options.tabs).app, access_log=None, handle_signals=False)
         await hub.open(socket)
@@ -211,18 +224,20 @@ async def _serve(settings: Settings, machine: MachineSource, options: WebOptions
         try:
             port = await _listen(runner, options)
             poller.start()
+            startups.start()
             print(_welcome_lines(gate, options, port), flush=True)
-            return await _until_end(poller)
+            return await _until_end(lambda: poller.error or startups.error)
         finally:
+            startups.stop()
             poller.stop()
             hub.close()
             await runner.cleanup()
 
 
-def _publish(loop: asyncio.AbstractEventLoop, hub: Hub, snapshot: Any) -> None:
+def _soon(loop: asyncio.AbstractEventLoop, publish: Callable[[Snapshot], None], snapshot: Snapshot) -> None:
     """In the poller's thread."""
     try:
-        loop.call_soon_threadsafe(hub.publish, snapshot)
+        loop.call_soon_threadsafe(publish, snapshot)
     except RuntimeError:
         pass  # the loop has ended
 
@@ -239,8 +254,8 @@ async def _listen(runner: web.AppRunner, options: WebOptions) -> int:
     return port
 
 
-async def _until_end(poller: Poller) -> int:
-    """Wait for a signal; raises what the poller died of."""
+async def _until_end(error: Callable[[], BaseException | None]) -> int:
+    """Wait for a signal; raises what the poller or the watching of a start-up died of."""
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def end(code: int) -> None:
@@ -251,8 +266,8 @@ async def _until_end(poller: Poller) -> int:
         asyncio.get_running_loop().add_signal_handler(number, end, code)
     while not ended.done():
         await asyncio.wait([ended], timeout=1.0)
-        if poller.error is not None:
-            raise poller.error
+        if (died := error()) is not None:
+            raise died
     return ended.result()
 
 

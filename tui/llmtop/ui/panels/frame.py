@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from llmtop.model.snapshot import Finding, Latency, Pool, ServerView, State
-from llmtop.model.units import UNKNOWN, count, duration, gib, percent, rate
+from llmtop.model.units import UNKNOWN, count, duration, engine_text, gib, percent, rate
 from llmtop.ui.panels.machine import gpu_panel, memory_panel, tightest_pool
 from llmtop.ui.panels.server import kv_panel, latency_panel, quantile_span, queue_panel, throughput_panel
 from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, pair
@@ -14,17 +14,6 @@ from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, beside, crop, fit, line, spread, text_width, width
 
 Panel = Callable[[View, int, int], list[Line]]
-ENGINE_NAMES = {
-    "vllm": "vLLM",
-    "vllm-rust": "vLLM (Rust)",
-    "vllm-ray": "vLLM on Ray",
-    "sglang": "SGLang",
-    "llamacpp": "llama.cpp",
-    "tgi": "TGI",
-    "trtllm-serve": "TensorRT-LLM",
-    "lmdeploy": "LMDeploy",
-    "production-stack-router": "router",
-}
 LEVEL_WORDS = {"critical": ("CRITICAL", "critical"), "warning": ("LOW", "low"), "info": ("NOTE", "info")}
 GAP = 2
 MARGIN = Span(" ")
@@ -70,7 +59,7 @@ def header(view: View, cells: int) -> Line:
     left = [Span(" llmtop  ", "accent"), *crop((Span(name, "bold"),), max(8, min(room, 48))), Span("  "), state]
     for text in (
         _address(server),
-        _engine(server),
+        engine_text(server.engine, server.version),
         server.reason,
         f"up {duration(server.up_s)}" if server.up_s else None,
     ):
@@ -81,12 +70,6 @@ def header(view: View, cells: int) -> Line:
 
 def _address(server: ServerView) -> str:
     return server.url.removeprefix("http://")
-
-
-def _engine(server: ServerView) -> str | None:
-    if server.engine is None:
-        return None
-    return f"{ENGINE_NAMES.get(server.engine, server.engine)} {server.version or ''}".strip()
 
 
 def body(view: View, cells: int, rows: int) -> list[Line]:

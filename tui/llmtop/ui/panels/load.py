@@ -16,7 +16,7 @@ from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.view import View, fact, heading, pair
 from llmtop_widgets import glyphs
 from llmtop_widgets.gauge import gauge_line
-from llmtop_widgets.text import Line, Span, beside, crop, fit_text, line, spread
+from llmtop_widgets.text import Line, Span, beside, crop, fit_text, line, pack, spread, wrap
 from llmtop_widgets.timechart import chart_lines, nice_ceiling
 
 LANE_STYLE = {"idle": "track", "wait": "low", "decode": "series1"}
@@ -248,19 +248,3 @@ def plan_lines(plan: Plan, estimate: str, commands: Sequence[str], cells: int) -
     same = wrap(f"the same with vLLM's own tool{more} (F9 copies):", cells)
     lines += [(), *(line(Span(text, "label")) for text in same)]
     return lines + [line(Span(f"  {text}", "dim")) for text in wrap(commands[0], cells - 2)]
-
-
-def wrap(text: str, cells: int) -> list[str]:
-    """A text in lines of at most `cells`, broken at blanks; a longer word has a line of its own."""
-    return pack(text.split(), cells, " ")
-
-
-def pack(words: Iterable[str], cells: int, gap: str) -> list[str]:
-    """Words in lines of at most `cells`, `gap` between them."""
-    lines: list[str] = []
-    for word in words:
-        if lines and len(lines[-1]) + len(gap) + len(word) <= cells:
-            lines[-1] += gap + word
-        else:
-            lines.append(word)
-    return lines

@@ -9,12 +9,11 @@ from llmtop.load.earlier import Earlier, comparison
 from llmtop.load.verdict import CRITERIA
 from llmtop.model.units import UNKNOWN, count
 from llmtop.ui.load_state import LoadState
-from llmtop.ui.panels.load import wrap
 from llmtop.ui.panels.load_table import LevelResult, comparison_table, level_table, load_of, verdict_marks
 from llmtop.ui.panels.view import View, heading
 from llmtop_widgets import glyphs
 from llmtop_widgets.curve import Limit, Point, scatter_lines
-from llmtop_widgets.text import Line, Span, beside, crop, line, spread, width
+from llmtop_widgets.text import Line, Span, beside, crop, line, spread, width, wrap
 
 CURVE_LEAST, CURVE_MOST = 7, 16
 DOUBTS = 3  # lines that the curve leaves to them

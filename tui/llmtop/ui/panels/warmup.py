@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from llmtop.model.startup import Phase, Startup
 from llmtop.model.startup_lines import PHASES
 from llmtop.model.units import UNKNOWN, gib
 from llmtop.ui.panels.machine import gib_scale, tightest_pool
-from llmtop.ui.panels.view import LEVEL_STYLE, View, heading, pair
+from llmtop.ui.panels.view import LEVEL_STYLE, View, fact, heading, pair
+from llmtop.warmup.recorded import Readings, StartupView
 from llmtop.warmup.report import WORDS, Report, read_rate
 from llmtop_widgets import glyphs
 from llmtop_widgets.gauge import gauge_line
-from llmtop_widgets.text import Line, Span, beside, crop, fit_text, line
+from llmtop_widgets.text import Line, Span, beside, crop, fit_text, flow, line, width, wrap
 from llmtop_widgets.timechart import chart_lines
 
 NAME = 22
-Readings = Sequence[tuple[float, int]]
 
 
-def warmup_page(
-    report: Report | None, readings: Readings, active: bool, view: View, cells: int, rows: int
-) -> list[Line]:
+def warmup_page(seen: StartupView | None, view: View, cells: int, rows: int) -> list[Line]:
     """Everything about one start-up, arranged for `cells` x `rows`."""
-    if report is None:
+    if seen is None:
         return [line(), line(Span("no start-up is being watched", "bold")), line(), *_how()]
-    lines = [_headline(report, active, cells), _memory_now(view, cells), line()]
+    report, active = seen.report, seen.active
+    lines = [*_headline(report, active, cells), _memory_now(view, cells), line()]
     wide = cells >= 110
     left = (cells - 2) * 11 // 20 if wide else cells
     timeline = _timeline(report, left)
@@ -35,13 +33,14 @@ def warmup_page(
     else:
         lines += timeline
     advice = [] if active else _advice(report, cells)  # the numbers are not in yet
-    tail = [*advice, *_last_lines(report.startup, cells, 3 if rows < 30 else 6)]
+    log = min(3 if rows < 30 else 6, rows - len(lines) - len(advice) - 1)
+    tail = [*advice, *_last_lines(report.startup, cells, max(0, log))]
     room = rows - len(lines) - len(tail) - 1
     if not wide and room >= 16:
         lines += [line(), *_ledger(report, cells)]
         room = rows - len(lines) - len(tail) - 1
     if room >= 4:
-        lines += [line(), *_curve(report.startup, readings, view, cells, min(room, 14))]
+        lines += [line(), *_curve(report.startup, seen.readings, view, cells, min(room, 14))]
     return [crop(content, cells) for content in [*lines, *tail][:rows]]
 
 
@@ -56,12 +55,18 @@ def _how() -> list[Line]:
     return [line(Span(f"  {command:<46}", "key"), Span(words)) for command, words in ways]
 
 
-def _headline(report: Report, active: bool, cells: int) -> Line:
+def _headline(report: Report, active: bool, cells: int) -> list[Line]:
+    """State and verdict, in as many lines as it takes."""
     startup = report.startup
     style = {"ready": "ok", "failed": "critical"}.get(startup.state, "info")
     word = {"ready": "READY", "failed": "FAILED"}.get(startup.state, "STARTING" if active else "ENDED")
     version = f"vLLM {startup.version}" if startup.version else ""
-    return pair(line(Span(f" {word} ", style), Span(f" {report.verdict}", "bold")), line(Span(version, "label")), cells)
+    first, *more = wrap(report.verdict, cells - len(word) - 3) or [""]
+    head = line(Span(f" {word} ", style), Span(f" {first}", "bold"))
+    return [
+        pair(head, line(Span(version, "label")), cells),
+        *(line(Span(" " * (len(word) + 3) + text, "bold")) for text in more),
+    ]
 
 
 def _memory_now(view: View, cells: int) -> Line:
@@ -69,24 +74,21 @@ def _memory_now(view: View, cells: int) -> Line:
     pool = tightest_pool(view.snapshot)
     if pool is None:
         return line(Span("headroom ", "label"), Span(UNKNOWN))
-    spans = [
+    now = [
         Span("headroom ", "label"),
         Span(gib(pool.headroom_bytes), "bold"),
         Span(f" of {gib(pool.total_bytes)} GiB {pool.name} ", "label"),
         Span(f" {(pool.state or UNKNOWN).upper()} ", LEVEL_STYLE.get(pool.state or "", "dim")),
     ]
+    facts = [tuple(now)]
     if pool.kind == "unified":
-        spans += [
-            Span("  CUDA sees ", "label"),
-            Span(gib(pool.cuda_free_bytes), "value"),
-            Span("  cache gives back ", "label"),
-            Span(gib(pool.reclaimable_bytes), "value"),
-        ]
+        facts += [fact("CUDA sees", gib(pool.cuda_free_bytes), "value")]
+        facts += [fact("cache gives back", gib(pool.reclaimable_bytes), "value")]
     falling = line()
     if pool.falling_bytes_s and pool.falling_bytes_s > 2**26:
         empty = f", empty in {pool.empty_in_s:.0f} s" if pool.empty_in_s and pool.empty_in_s < 600 else ""
         falling = line(Span(f"falling {gib(pool.falling_bytes_s)} GiB/s{empty}", "low"))
-    return pair(tuple(spans), falling, cells)
+    return pair(flow(facts, cells - width(falling) - 2), falling, cells)
 
 
 def _timeline(report: Report, cells: int) -> list[Line]:
@@ -179,11 +181,12 @@ def _ledger(report: Report, cells: int) -> list[Line]:
 
 def _advice(report: Report, cells: int) -> list[Line]:
     advice = report.advice
-    lines = [heading("Advice", cells, f"confidence {advice.confidence}"), line(Span(advice.text, "bold"))]
+    lines = [heading("Advice", cells, f"confidence {advice.confidence}")]
+    lines += [line(Span(text, "bold")) for text in wrap(advice.text, cells)]
     lines += [line(Span(f"  {glyphs.current().arrow_right} {change}")) for change in advice.changes[:2]]
     return lines + [line(Span(f"  {step}", "dim")) for step in advice.arithmetic[:2]]
 
 
 def _last_lines(startup: Startup, cells: int, number: int) -> list[Line]:
-    shown = startup.lines[-number:]
+    shown = startup.lines[-number:] if number else ()
     return [heading("Log", cells), *(line(Span(text, "dim")) for text in shown)] if shown else []

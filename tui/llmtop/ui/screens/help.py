@@ -13,7 +13,7 @@ from llmtop.ui.panels.view import View
 from llmtop.ui.screens.base import ViewScreen, finish
 from llmtop_widgets import glyphs
 from llmtop_widgets.linepanel import LinePanel
-from llmtop_widgets.text import Line, Span, line
+from llmtop_widgets.text import Line, Span, line, width, wrap
 
 MEANINGS = (
     ("KV cache", "share of the KV blocks that live requests hold; of several engines the fullest, never a sum"),
@@ -34,6 +34,10 @@ MEANINGS = (
 )
 
 
+KEYS, LABEL = 24, 12  # cells
+SCROLLBAR = 2
+
+
 class HelpScreen(ViewScreen):
     """Keys and meanings."""
 
@@ -41,27 +45,39 @@ class HelpScreen(ViewScreen):
 
     def body(self) -> Iterable[Widget]:
         """A page that scrolls."""
-        yield VerticalScroll(LinePanel("", finish(page()), id="body"), classes="scroll")
+        yield VerticalScroll(LinePanel(id="body"), classes="scroll")
 
     def on_mount(self) -> None:
-        """As high as the page is."""
-        self.query_one("#body").styles.height = len(page())
+        """Keys scroll the page."""
         scroll = self.query_one(VerticalScroll)
         if glyphs.current() is glyphs.ASCII:
             scroll.styles.scrollbar_size_vertical = 0  # its ends are drawn with block characters
         scroll.focus()
 
     def draw(self, view: View) -> None:
-        """Nothing here changes."""
+        """As wide as the screen, as high as that makes it."""
+        del view  # nothing here changes
+        lines = page(self.size.width - SCROLLBAR)
+        body = self.query_one("#body", LinePanel)
+        body.styles.height = len(lines)
+        body.set_lines(finish(lines))
 
 
-def page() -> list[Line]:
+def page(cells: int) -> list[Line]:
     """The lines of the help."""
     lines = [line(), line(Span(" Keys", "title"))]
     for row in (*ALL_KEYS, *LOAD_KEYS):
-        keys = "  ".join([row.shown or row.keys[0], *(key for key in row.keys[1:] if len(key) <= 6)])
-        lines.append(line(Span(f"  {keys:<22}", "key"), Span(f"{row.label:<12}", "bold"), Span(row.text)))
+        more = (key.title() if len(key) > 1 else key for key in row.keys[1:] if len(key) <= 6)
+        keys = "  ".join([row.shown or row.keys[0], *more])
+        lines += _entry(line(Span(f"  {keys:<{KEYS}}", "key"), Span(f"{row.label:<{LABEL}}", "bold")), row.text, cells)
     lines += [line(), line(Span(" What the numbers mean", "title"))]
-    lines += [line(Span(f"  {name:<22}", "bold"), Span(text)) for name, text in MEANINGS]
+    for name, text in MEANINGS:
+        lines += _entry(line(Span(f"  {name:<{KEYS}}", "bold")), text, cells)
     lines += [line(), line(Span(f" llmtop {__version__}", "dim"))]
     return lines
+
+
+def _entry(head: Line, text: str, cells: int) -> list[Line]:
+    """A text beside its head, in as many lines as it takes."""
+    first, *more = wrap(text, max(20, cells - width(head)))
+    return [(*head, Span(first)), *(line(Span(" " * width(head) + rest)) for rest in more)]

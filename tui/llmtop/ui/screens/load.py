@@ -25,13 +25,13 @@ from llmtop.load.scenarios import SCENARIOS, bench_commands
 from llmtop.ui.keys import LOAD_KEYS, bindings
 from llmtop.ui.load_form import FIELDS, NAMES, USED, BadField, defaults, estimate, plan_of
 from llmtop.ui.load_state import LoadControl
-from llmtop.ui.panels.load import plan_lines, running_page, wrap
+from llmtop.ui.panels.load import plan_lines, running_page
 from llmtop.ui.panels.load_answer import comparison_page, result_page
 from llmtop.ui.panels.view import View, heading
 from llmtop.ui.screens.base import ViewScreen, finish
 from llmtop_widgets.linepanel import LinePanel
 from llmtop_widgets.statusbar import KeyBar, KeyHint
-from llmtop_widgets.text import Line, Span, line
+from llmtop_widgets.text import Line, Span, line, wrap
 
 if TYPE_CHECKING:
     from llmtop.ui.app import LlmtopApp

@@ -11,7 +11,7 @@ from llmtop.ui.panels.view import View
 from llmtop.ui.panels.warmup import warmup_page
 from llmtop.ui.screens.base import ViewScreen, finish
 from llmtop_widgets.linepanel import LinePanel
-from llmtop_widgets.text import Span
+from llmtop_widgets.text import Line, Span
 
 if TYPE_CHECKING:
     from llmtop.ui.app import LlmtopApp
@@ -28,7 +28,9 @@ class WarmupScreen(ViewScreen):
 
     def draw(self, view: View) -> None:
         """The newest report."""
-        control = cast("LlmtopApp", self.app).warmup
-        cells, rows = self.size.width - 2, self.size.height - 2
-        lines = warmup_page(control.report, control.readings(), control.active, view, cells, rows)
+        lines = self.page(view, self.size.width - 2, self.size.height - 2)
         self.query_one("#body", LinePanel).set_lines(finish((Span(" "), *content) for content in lines))
+
+    def page(self, view: View, cells: int, rows: int) -> list[Line]:
+        """The lines of the page."""
+        return warmup_page(cast("LlmtopApp", self.app).startup, view, cells, rows)

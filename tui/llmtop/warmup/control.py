@@ -1,0 +1,114 @@
+"""The start-up that is watched beside a server: followed by its log, or inferred from what can be seen."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from llmtop.collect import Feed
+from llmtop.model.snapshot import ServerView, State
+from llmtop.sources.tee import MachineTee
+
+if TYPE_CHECKING:
+    from llmtop.sources.startup_log import LineSource
+    from llmtop.warmup.recorded import StartupView
+    from llmtop.warmup.watch import Watch
+
+FAST_HZ, CALM_HZ = 20.0, 10.0
+REPORT_EVERY_S = 0.5
+TOLD_EVERY_S = 10.0
+
+
+class WarmupControl:
+    """Owns the watch of a start-up; there is one at a time.
+
+    `feed` is told what the server does, and gets for its recording what was seen when a phase begins, at the end, and
+    now and then between.
+    """
+
+    def __init__(
+        self,
+        tee: MachineTee,
+        feed: Feed,
+        lines: LineSource | None = None,
+        url: str | None = None,
+    ) -> None:
+        self._tee, self._feed = tee, feed
+        self._lines = lines
+        self._watch: Watch | None = None
+        self._reported = self._told = 0.0
+        self.seen: StartupView | None = None
+        self.wanted = lines is not None or url is not None
+        self.url = url
+        self._starting = False
+
+    def notice(self, server: ServerView | None) -> bool:
+        """Begin to watch a server that starts up; whether that has just begun."""
+        starting = server is not None and server.state is State.STARTING
+        begins = starting and not self._starting and not self.active
+        self._starting = starting
+        if server is not None and begins:
+            self.begin(server.url)
+        return begins
+
+    def begin(self, url: str | None = None) -> None:
+        """Watch a start-up from now on: of the followed log, else of the server at `url`."""
+        from llmtop.warmup.health import HealthProbe  # here: the first frame does not wait for them
+        from llmtop.warmup.memory import MemoryLog
+        from llmtop.warmup.watch import Watch
+
+        self.end()
+        self.url = url or self.url
+        self._tee.set_fast_hz(FAST_HZ)
+        self._watch = Watch(self._lines, MemoryLog(self._tee.branch()), HealthProbe(self.url) if self.url else None)
+        self._lines = None  # a log is followed once
+        self._watch.start()
+
+    def step(self) -> bool:
+        """Take what has come; True when the start-up has just ended."""
+        watch = self._watch
+        if watch is None:
+            return False
+        watch.step()
+        now, done = time.monotonic(), watch.done
+        if done or now - self._reported >= REPORT_EVERY_S:
+            self._reported = now
+            self._look(watch, now, active=not done)
+        if done:
+            self.end()
+        if self.url is not None:
+            self._feed.starting(self.url, self._words())
+        return done
+
+    def _look(self, watch: Watch, now: float, *, active: bool) -> None:
+        from llmtop.warmup import recorded
+
+        before = self.seen
+        self.seen = seen = recorded.StartupView(watch.report(), tuple(watch.readings), active)
+        turned = before is None or _stage(before) != _stage(seen)
+        if turned or now - self._told >= TOLD_EVERY_S:
+            self._told = now
+            self._feed.event(recorded.KIND, recorded.to_values(seen))
+
+    @property
+    def active(self) -> bool:
+        """Whether a start-up is being watched."""
+        return self._watch is not None
+
+    def _words(self) -> str | None:
+        """What the start-up does now; None when none is watched or it is over."""
+        from llmtop.warmup.report import WORDS
+
+        startup = self.seen.report.startup if self.seen is not None and self.active else None
+        return f"start-up: {WORDS[startup.phase]}" if startup is not None and startup.state == "starting" else None
+
+    def end(self) -> None:
+        """Stop watching; what was seen last stays."""
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+            self._tee.set_fast_hz(CALM_HZ)
+
+
+def _stage(view: StartupView) -> tuple[str, str, bool]:
+    return view.report.startup.state, view.report.startup.phase, view.active
