@@ -46,7 +46,7 @@ def capacities(rows: Sequence[RowSample]) -> dict[RowKey, tuple[int | None, bool
     `kv_cache_size_tokens` is exact and per engine (vLLM 0.24+); before, blocks x block size, where
     `num_gpu_blocks` is the sum over the data-parallel engines, repeated in every row.
     """
-    configs = max(1, sum(1 for row in rows if row.config is not None))
+    configs = max(1, len({row.key[1] for row in rows if row.config is not None}))
     result: dict[RowKey, tuple[int | None, bool]] = {}
     for row in rows:
         config, gauge = row.config, row.gauges.get("kv_capacity")
@@ -57,7 +57,8 @@ def capacities(rows: Sequence[RowSample]) -> dict[RowKey, tuple[int | None, bool
         elif config.size_tokens:
             result[row.key] = (config.size_tokens, False)
         elif config.num_gpu_blocks and config.block_size:
-            result[row.key] = (config.num_gpu_blocks * config.block_size // configs, True)
+            engines = configs if config.summed else 1
+            result[row.key] = (config.num_gpu_blocks * config.block_size // engines, True)
         else:
             result[row.key] = (None, False)
     return result

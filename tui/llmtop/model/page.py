@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+MOST_REQUESTS = 1e9  # more is no number of requests
 RowKey = tuple[str, str]  # (model, engine); model "" where the page does not name it
 
 
@@ -20,13 +21,17 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """The labels of `vllm:cache_config_info` that say how large the KV cache is; None where it says "None"."""
+    """The labels of `vllm:cache_config_info` that say how large the KV cache is; None where it says "None".
+
+    `summed`: the blocks are those of all data-parallel engines together, as vLLM counts them.
+    """
 
     num_gpu_blocks: int | None = None
     block_size: int | None = None
     size_tokens: int | None = None
     max_concurrency: float | None = None
     gpu_memory_utilization: float | None = None
+    summed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +60,4 @@ class Page:
     admission_rejections: int | None = None
     partial: bool = False
     bad_lines: int = 0
+    digits: int | None = None  # of a large counter that the engine prints; None = all

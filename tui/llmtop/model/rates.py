@@ -6,6 +6,7 @@ A restart (a new process start time or any counter that fell) empties the window
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,7 +18,10 @@ RATE_WINDOW_S = 10.0
 LATENCY_WINDOW_S = 60.0
 STALL_AFTER_S = 5.0
 STALL_AFTER_POLLS = 3
+STEPS_NEEDED = 20  # fewer are off by more than 5 %
 # any of these moving means that the engine works; a long prefill moves only the iteration count
+# what moves while an engine works and is no counter
+_PULSES = ("generation_rate", "pulse")
 _PROGRESS = ("generation", "prompt", "iterations", "preemptions", "requests", "diffusion_steps")
 
 
@@ -42,7 +46,8 @@ def _carried(old: RowSample, new: RowSample) -> RowSample:
 class RowWindow:
     """The pages of one row since its last restart, at most `LATENCY_WINDOW_S` back."""
 
-    def __init__(self) -> None:
+    def __init__(self, digits: int | None = None) -> None:
+        self._digits = digits  # that the engine prints of a counter; None = all
         self._points: deque[_Point] = deque()
         self._progress: tuple[float, ...] = ()
         self._still_since = 0.0
@@ -62,7 +67,11 @@ class RowWindow:
 
     def _watch_progress(self, t: float, row: RowSample, reset: bool) -> None:
         ttft = row.histograms.get("ttft")
-        progress = (*(row.counters.get(name, -1.0) for name in _PROGRESS), ttft.count if ttft else -1.0)
+        progress = (
+            *(row.counters.get(name, -1.0) for name in _PROGRESS),
+            *(row.gauges.get(name, -1.0) for name in _PULSES),
+            ttft.count if ttft else -1.0,
+        )
         if reset or progress != self._progress or not row.gauges.get("running"):
             self._progress, self._still_since, self._still_polls = progress, t, 0
         self._still_polls += 1
@@ -74,8 +83,9 @@ class RowWindow:
 
     @property
     def stalled(self) -> bool:
-        """Requests run, and nothing has moved for long enough to say so."""
-        return self._still_polls >= STALL_AFTER_POLLS and self.still_s >= STALL_AFTER_S
+        """Requests run, and nothing of what could move has moved for long enough to say so."""
+        could = any(value >= 0 for value in self._progress)
+        return could and self._still_polls >= STALL_AFTER_POLLS and self.still_s >= STALL_AFTER_S
 
     def _base(self, window_s: float) -> _Point | None:
         """The page about `window_s` before the newest one, or the oldest there is."""
@@ -120,9 +130,22 @@ class RowWindow:
         before, now = self._points[-2].row.counters, self._points[-1].row.counters
         return now.get(signal, 0.0) > before.get(signal, 0.0)
 
+    def gauge(self, signal: str) -> float | None:
+        """A gauge of the newest page."""
+        return self._points[-1].row.gauges.get(signal) if self._points else None
+
+    def span_for(self, signal: str) -> float:
+        """The window for a counter: a longer one where it rose by a few of the steps that its digits allow."""
+        change = self._change(signal, RATE_WINDOW_S)
+        if self._digits is None or change is None or not self.gauge("running"):
+            return RATE_WINDOW_S
+        value = self._points[-1].row.counters[signal]
+        step = 10.0 ** (math.floor(math.log10(value)) + 1 - self._digits) if value > 0 else 0.0
+        return LATENCY_WINDOW_S if step > 1.0 and change[0] < STEPS_NEEDED * step else RATE_WINDOW_S
+
     def rate(self, signal: str) -> float | None:
         """A counter per second over the rate window."""
-        change = self._change(signal, RATE_WINDOW_S)
+        change = self._change(signal, self.span_for(signal))
         return change[0] / change[1] if change is not None and change[1] > 0 else None
 
     def gauge_slope(self, signal: str) -> float | None:
@@ -158,7 +181,7 @@ def _fell(old: RowSample, new: RowSample) -> bool:
             return True
     for signal, histogram in old.histograms.items():
         after = new.histograms.get(signal)
-        if after is not None and after.bounds == histogram.bounds and after.count < histogram.count:
+        if after is not None and after.count < histogram.count:
             return True
     born, now_born = old.gauges.get("created"), new.gauges.get("created")
-    return born is not None and now_born is not None and born != now_born
+    return born is not None and now_born is not None and now_born > born

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from llmtop.model import kv
+from llmtop.model import figures, kv
 from llmtop.model.limits import LimitWindow
 from llmtop.model.page import Page, RowKey, RowSample
 from llmtop.model.quantiles import latency
@@ -19,7 +19,6 @@ from llmtop.model.snapshot import EngineRow, Latency, LatencySet, Rates, ServerV
 
 STALE_AFTER_INTERVALS = 3.0
 NO_ANSWER_YET = "no answer yet"
-MOST_REQUESTS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,7 @@ class ServerTracker:
         self._last_good: float | None = None
         self._failure: Failure | None = None
         self._refused_since_page = False
+        self._cut = False  # the newest page lacked its end
         self._whole_page_seen = False
         self._restarts = 0
         self._limits = LimitWindow()
@@ -73,14 +73,21 @@ class ServerTracker:
             return
         self._failure = None
         self._last_good = t
-        if result.partial and self._rows:
+        # a server that never ends its page with a newline has always said all that it did before
+        if result.partial and self._rows and not (self._cut and figures.covers(result, self._rows)):
             self._take_partial(result)
         else:
             self._take(result)
+        self._cut = result.partial
         self._limits.push(self._engine_view(t))
 
     def _take(self, page: Page) -> None:
-        if self._page is not None and self._page.partial and not self._whole_page_seen:
+        if (
+            self._page is not None
+            and self._page.partial
+            and not self._whole_page_seen
+            and figures.grew(page, self._rows)
+        ):
             self._windows = {}  # what a cut page lacked must not look like a jump
         self._whole_page_seen |= not page.partial
         anew = self._restarted(page)
@@ -90,7 +97,7 @@ class ServerTracker:
         for row in page.rows:
             window = self._windows.get(row.key) or self._windows.get(("", row.key[1]))
             fresh = fresh and window is None
-            windows[row.key] = window or RowWindow()
+            windows[row.key] = window or RowWindow(page.digits)
             restarted |= windows[row.key].push(page.t, row, anew)
         models, before = {model for model, _ in windows}, {model for model, _ in self._windows}
         replaced = fresh and bool(before) and bool(models) and not models & before
@@ -141,7 +148,7 @@ class ServerTracker:
         if self._page is None:
             return base
         if not (state.live or state is State.STALE):
-            return replace(base, engine=self._page.dialect, model=_model(self._page) or identity.model)
+            return replace(base, engine=self._page.dialect, model=figures.model_name(self._page) or identity.model)
         return self._full(base, now)
 
     def _full(self, base: ServerView, now: float) -> ServerView:
@@ -156,10 +163,10 @@ class ServerTracker:
         return replace(
             base,
             engine=page.dialect,
-            model=_model(page) or base.model,
+            model=figures.model_name(page) or base.model,
             max_model_len=base.max_model_len or cache.max_model_len,
-            running=_total(rows, "running"),
-            waiting=_total(rows, "waiting"),
+            running=figures.total(rows, "running"),
+            waiting=figures.total(rows, "waiting"),
             waiting_by_reason=reasons,
             kv_usage=cache.usage,
             kv_engine=cache.engine,
@@ -170,12 +177,12 @@ class ServerTracker:
             kv_growth_tok_s=cache.growth_tok_s,
             kv_full_in_s=cache.full_in_s,
             gpu_memory_utilization=cache.gpu_memory_utilization,
-            preemptions_total=_counter_total(rows, "preemptions"),
+            preemptions_total=figures.counter_total(rows, "preemptions"),
             admission_rejections_total=page.admission_rejections,
             engines=self._engines(rows),
             lora=page.lora,
-            rates=self._rates(rows),
-            prefix_hit_rate=self._ratio("hits", "queries"),
+            rates=self._rates(),
+            prefix_hit_rate=self._prefix_hit_rate(rows),
             spec_tokens_per_step=self._tokens_per_step(),
             latency=self._latencies(),
             up_s=now - page.start_time if page.start_time and now > page.start_time else None,
@@ -194,11 +201,11 @@ class ServerTracker:
         return ServerView(
             self._url,
             age_s=t,
-            running=_total(rows, "running"),
-            waiting=_total(rows, "waiting"),
+            running=figures.total(rows, "running"),
+            waiting=figures.total(rows, "waiting"),
             waiting_by_reason=reasons,
             kv_usage=max((use for row in rows if (use := kv.usage(row)) is not None), default=None),
-            preemptions_total=_counter_total(rows, "preemptions"),
+            preemptions_total=figures.counter_total(rows, "preemptions"),
             max_num_seqs=self.identity.max_num_seqs,
         )
 
@@ -224,13 +231,14 @@ class ServerTracker:
 
     def _live_state(self, failure: Failure | None) -> tuple[State, str | None]:
         states = [self._row_state(row) for row in self._rows.values()]
+        awake = [state for state in states if state is not State.SLEEPING]
         words = [word for word in (failure.text if failure else None, self._words(states)) if word]
         reason = "; ".join(words) or None
-        busy = [state for state in states if state is not State.IDLE]
+        if states and not awake:
+            return State.SLEEPING, reason
+        busy = [state for state in awake if state is not State.IDLE]
         if not busy:
             return (State.IDLE if states else State.SERVING), reason
-        if all(state is State.SLEEPING for state in states):
-            return State.SLEEPING, reason
         if all(state is State.STALLED for state in busy):
             return State.STALLED, reason
         return State.SERVING, reason
@@ -252,7 +260,7 @@ class ServerTracker:
         return "; ".join(words) or None
 
     def _row_state(self, row: RowSample) -> State:
-        running, waiting = _gauge(row, "running"), _gauge(row, "waiting")
+        running, waiting = figures.requests(row, "running"), figures.requests(row, "waiting")
         window = self._windows[row.key]
         if row.sleep_level:
             return State.SLEEPING
@@ -269,18 +277,18 @@ class ServerTracker:
             EngineRow(
                 names[row.key],
                 row.key[0] or None,
-                _gauge(row, "running"),
-                _gauge(row, "waiting"),
+                figures.requests(row, "running"),
+                figures.requests(row, "waiting"),
                 kv.usage(row),
                 capacities[row.key][0],
                 self._row_state(row),
-                self._windows[row.key].rate("generation"),
-                _whole(row.counters.get("preemptions")),
+                _generation_rate(self._windows[row.key]),
+                figures.whole(row.counters.get("preemptions")),
             )
             for row in rows
         )
 
-    def _rates(self, rows: tuple[RowSample, ...]) -> Rates:
+    def _rates(self) -> Rates:
         spans = [span for window in self._windows.values() if (span := window.span()) is not None]
         computed, cached = self._sum(lambda w: w.rate("computed")), self._cached_rate()
         prompt = self._sum(lambda w: w.rate("prompt"))
@@ -288,7 +296,7 @@ class ServerTracker:
             computed = max(0.0, prompt - cached)
         return Rates(
             max(spans, default=None),
-            self._sum(lambda w: _generation_rate(w, rows)),
+            self._sum(_generation_rate),
             prompt,
             computed,
             cached,
@@ -317,6 +325,10 @@ class ServerTracker:
         known = [value for window in self._windows.values() if (value := figure(window)) is not None]
         return sum(known) if known else None
 
+    def _prefix_hit_rate(self, rows: tuple[RowSample, ...]) -> float | None:
+        counted = any("queries" in row.counters for row in rows)
+        return self._ratio("hits", "queries") if counted else figures.prefix_rate(rows)
+
     def _ratio(self, part: str, whole: str) -> float | None:
         above, below = self._sum(lambda w: w.delta(part)), self._sum(lambda w: w.delta(whole))
         return min(1.0, above / below) if above is not None and below else None
@@ -344,38 +356,17 @@ def _observed(window: RowWindow, signal: str) -> float | None:
     return None if histogram is None else histogram.counts[-1]
 
 
-def _generation_rate(window: RowWindow, rows: tuple[RowSample, ...]) -> float | None:
-    """Generated tokens per second; where the counter moves only when a request ends, over the engine's busy time."""
-    busy = window.delta("generation_busy_s")
+def _generation_rate(window: RowWindow) -> float | None:
+    """Generated tokens per second; where the counter moves only when a request ends, what the engine says of its
+    speed while something runs (SGLang), or over its busy time (llama.cpp)."""
+    running = window.gauge("running")
+    said = window.gauge("generation_rate")
+    if said is not None:
+        return said if running else 0.0
+    span = window.span_for("generation")
+    busy, generated = window.delta("generation_busy_s", span), window.delta("generation", span)
     if busy is None:
         return window.rate("generation")
-    generated = window.delta("generation")
     if busy > 0 and generated is not None:
         return generated / busy
-    return None if any(row.gauges.get("running") for row in rows) else 0.0
-
-
-def _gauge(row: RowSample, name: str) -> int | None:
-    """Running or waiting; 0 for an engine that is there but has not stepped yet (data-parallel vLLM)."""
-    value = row.gauges.get(name)
-    if value is not None:
-        return round(value) if 0 <= value < MOST_REQUESTS else None  # anything else is no number of requests
-    return 0 if kv.not_stepped(row) else None
-
-
-def _total(rows: tuple[RowSample, ...], name: str) -> int | None:
-    known = [value for row in rows if (value := _gauge(row, name)) is not None]
-    return sum(known) if known else None
-
-
-def _counter_total(rows: tuple[RowSample, ...], name: str) -> int | None:
-    known = [row.counters[name] for row in rows if name in row.counters]
-    return int(sum(known)) if known else None
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
-
-
-def _model(page: Page) -> str | None:
-    return next((row.key[0] for row in page.rows if row.key[0]), None)
+    return None if running else 0.0

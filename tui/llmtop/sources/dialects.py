@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Literal
 
 from llmtop.model.page import CacheConfig, RowKey
 from llmtop.model.units import clean
 
-Fold = Literal["sum", "max"]
+Fold = Literal["sum", "max", "min"]
+Rank = tuple[int, tuple[int, ...], bool]  # of the source, of the shard, whether one of several priorities
+ANY = "*"
+AT_END = 20  # the rank of a counter that moves only when a request ends
 
 
 class Kind(Enum):
@@ -35,7 +38,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One place where a signal may live."""
+    """One place where a signal may live; `match` is a label and its value, or `ANY`."""
 
     signal: str
     metric: str
@@ -52,7 +55,7 @@ class Slot:
     dialect: str
     source: Source
     row: RowKey
-    rank: int
+    rank: Rank
     bound: float = 0.0
     text: str = ""
     config: CacheConfig | None = None
@@ -60,13 +63,18 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """An engine: its sources and the labels that name a row."""
+    """An engine: its sources and the labels that name a row; of several engine labels the first one that is there.
+
+    Shards of one engine repeat its figures, and the lowest is read; `digits` that it prints of a large counter.
+    """
 
     name: str
     sources: tuple[Source, ...]
     model_label: str = "model_name"
-    engine_label: str = "engine"
-    keep: tuple[tuple[str, str], ...] = ()  # series with another value of these labels are left out
+    engine_labels: tuple[str, ...] = ("engine",)
+    shard_labels: tuple[str, ...] = ()
+    digits: int | None = None
+    own_blocks: bool = False  # `num_gpu_blocks` is of one row, not of all
 
 
 def _gauge(signal: str, *metrics: str, fold: Fold = "sum", match: tuple[str, str] | None = None) -> Iterator[Source]:
@@ -86,6 +94,24 @@ def _histogram(signal: str, *metrics: str, match: tuple[str, str] | None = None)
     for place, metric in enumerate(metrics):
         for suffix, kind in (("_bucket", Kind.BUCKET), ("_sum", Kind.SUM), ("_count", Kind.COUNT)):
             yield Source(signal, metric + suffix, kind, "sum", match, place * 10)
+
+
+# vLLM's families; a process registers nearly all of them when it starts
+_FAMILIES = (
+    *("generation_tokens", "prompt_tokens", "prompt_tokens_by_source", "prompt_tokens_cached", "request_success"),
+    *("num_preemptions", "prefix_cache_hits", "prefix_cache_queries", "iteration_tokens_total"),
+    *("time_to_first_token_seconds", "inter_token_latency_seconds", "time_per_output_token_seconds"),
+    *("request_time_per_output_token_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds"),
+    *("request_inference_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds"),
+    *("request_prompt_tokens", "request_generation_tokens", "request_max_num_generation_tokens"),
+    *("request_params_n", "request_params_max_tokens", "gpu_prefix_cache_hits", "gpu_prefix_cache_queries"),
+)
+
+
+def _born(*metrics: str) -> Iterator[Source]:
+    """When a process began; the oldest series of a row counts, because some are born with the first request."""
+    for metric in metrics:
+        yield Source("created", f"{metric}_created", Kind.GAUGE, "min")
 
 
 VLLM = Dialect(
@@ -109,7 +135,8 @@ VLLM = Dialect(
         *_counter("iterations", "vllm:iteration_tokens_total_count"),
         *_counter("diffusion_steps", "vllm:diffusion_num_denoising_steps_total"),
         *_counter("diffusion_tokens", "vllm:diffusion_num_committed_tokens_total"),
-        *_gauge("created", "vllm:generation_tokens_created", "vllm:prompt_tokens_created", fold="max"),
+        *_born(*(f"vllm:{family}" for family in _FAMILIES)),
+        *_gauge("prefix_rate", "vllm:gpu_prefix_cache_hit_rate"),
         *_histogram("ttft", "vllm:time_to_first_token_seconds"),
         *_histogram("itl", "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
         *_histogram("tpot", "vllm:request_time_per_output_token_seconds"),
@@ -127,13 +154,14 @@ VLLM = Dialect(
 def _through_ray(source: Source) -> Iterator[Source]:
     """Ray exports vLLM's metrics under `ray_` names, sanitised since vLLM 0.11."""
     for name in (f"ray_{source.metric}", f"ray_{source.metric.replace(':', '_')}"):
-        yield Source(source.signal, name, source.kind, source.fold, source.match, source.rank)
+        yield replace(source, metric=name)
 
 
 RAY = Dialect(
     "vllm-ray",
     tuple(ray for source in VLLM.sources for ray in _through_ray(source)),
-    engine_label="ReplicaId",
+    engine_labels=("ReplicaId", "WorkerId", "engine"),
+    own_blocks=True,
 )
 
 ROUTER = Dialect(
@@ -145,35 +173,47 @@ ROUTER = Dialect(
         *_counter("requests", "vllm:num_incoming_requests_total"),
         *_histogram("e2e", "vllm:request_latency_seconds"),
     ),
-    engine_label="server",
+    engine_labels=("server",),
 )
 
+
+def _gateway_spelling(sources: tuple[Source, ...]) -> Iterator[Source]:
+    """SGLang's metrics as gateways and Ray pass them on: `sglang_` instead of `sglang:`."""
+    for source in sources:
+        yield replace(source, metric=source.metric.replace("sglang:", "sglang_"))
+
+
+_SGLANG = (
+    *_gauge("running", "sglang:num_running_reqs"),
+    *_gauge("waiting", "sglang:num_queue_reqs"),
+    *_gauge("kv_usage", "sglang:token_usage", "sglang:full_token_usage", fold="max"),
+    *_gauge("kv_capacity", "sglang:max_total_num_tokens", fold="max"),
+    *_gauge("kv_blocks", "sglang:num_pages", fold="max"),
+    *_gauge("kv_block_tokens", "sglang:page_size", fold="max"),
+    Source("config", "sglang:cache_config_info", Kind.CONFIG),
+    *_gauge("max_model_len", "sglang:context_len", fold="max"),
+    # the plain counter moves only when a request ends
+    *_counter("generation", "sglang:realtime_tokens_total", match=("mode", "decode")),
+    *_gauge("generation_rate", "sglang:gen_throughput"),
+    *_counter("generation", "sglang:generation_tokens_total", rank=AT_END),
+    *_counter("prompt", "sglang:prompt_tokens_total"),
+    *_counter("computed", "sglang:realtime_tokens_total", match=("mode", "prefill_compute")),
+    *_counter("hits", "sglang:cached_tokens_total"),
+    *_counter("queries", "sglang:prompt_tokens_total"),
+    *_gauge("prefix_rate", "sglang:cache_hit_rate"),
+    *_counter("preemptions", "sglang:num_retracted_requests_total"),
+    *_counter("requests", "sglang:num_requests_total"),
+    *_histogram("ttft", "sglang:time_to_first_token_seconds"),
+    *_histogram("itl", "sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"),
+    *_histogram("tpot", "sglang:request_time_per_output_token_seconds"),
+    *_histogram("e2e", "sglang:e2e_request_latency_seconds"),
+    *_histogram("queue", "sglang:queue_time_seconds"),
+)
 SGLANG = Dialect(
     "sglang",
-    (
-        *_gauge("running", "sglang:num_running_reqs"),
-        *_gauge("waiting", "sglang:num_queue_reqs"),
-        *_gauge("kv_usage", "sglang:token_usage", "sglang:full_token_usage", fold="max"),
-        *_gauge("kv_capacity", "sglang:max_total_num_tokens", fold="max"),
-        *_gauge("max_model_len", "sglang:context_len", fold="max"),
-        # the plain counter moves only when a request ends
-        *_counter("generation", "sglang:realtime_tokens_total", match=("mode", "decode")),
-        *_gauge("generation_rate", "sglang:gen_throughput"),
-        *_counter("generation", "sglang:generation_tokens_total", rank=20),
-        *_counter("prompt", "sglang:prompt_tokens_total"),
-        *_counter("computed", "sglang:realtime_tokens_total", match=("mode", "prefill_compute")),
-        *_counter("hits", "sglang:cached_tokens_total"),
-        *_counter("queries", "sglang:prompt_tokens_total"),
-        *_counter("preemptions", "sglang:num_retracted_requests_total"),
-        *_counter("requests", "sglang:num_requests_total"),
-        *_histogram("ttft", "sglang:time_to_first_token_seconds"),
-        *_histogram("itl", "sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"),
-        *_histogram("tpot", "sglang:request_time_per_output_token_seconds"),
-        *_histogram("e2e", "sglang:e2e_request_latency_seconds"),
-        *_histogram("queue", "sglang:queue_time_seconds"),
-    ),
-    engine_label="dp_rank",
-    keep=(("tp_rank", "0"), ("pp_rank", "0"), ("moe_ep_rank", "0")),
+    (*_SGLANG, *_gateway_spelling(_SGLANG)),
+    engine_labels=("dp_rank",),
+    shard_labels=("pp_rank", "tp_rank", "moe_ep_rank"),
 )
 
 LLAMACPP = Dialect(
@@ -188,7 +228,14 @@ LLAMACPP = Dialect(
         *_counter("prompt", "llamacpp:prompt_tokens_total"),
         *_counter("computed", "llamacpp:prompt_tokens_total"),
         *_counter("cached", "llamacpp:prompt_tokens_cached_total"),
+        *_counter("hits", "llamacpp:prompt_tokens_cached_total"),
+        *_counter("queries", "llamacpp:prompt_tokens_total"),  # those computed and
+        *_counter("queries", "llamacpp:prompt_tokens_cached_total"),
+        *_counter("iterations", "llamacpp:n_decode_total"),
+        Source("itl", "llamacpp:tokens_predicted_seconds_total", Kind.SUM),
+        Source("itl", "llamacpp:tokens_predicted_total", Kind.COUNT),
     ),
+    digits=6,
 )
 
 TGI = Dialect(
@@ -197,9 +244,15 @@ TGI = Dialect(
         *_gauge("running", "tgi_batch_current_size"),
         *_gauge("waiting", "tgi_queue_size"),
         *_gauge("kv_capacity", "tgi_batch_max_total_tokens", fold="max"),
+        *_gauge("kv_used", "tgi_batch_current_max_tokens"),
+        *_gauge("kv_total", "tgi_batch_max_total_tokens", fold="max"),
         *_counter("generation", "tgi_request_generated_tokens_sum"),
         *_counter("prompt", "tgi_request_input_length_sum"),
         *_counter("requests", "tgi_request_success"),
+        *_counter("iterations", "tgi_batch_inference_count", match=("method", "decode")),
+        # the time of a prefill batch, which a first token waits for
+        *_histogram("ttft", "tgi_batch_inference_duration", match=("method", "prefill")),
+        *_histogram("itl", "tgi_batch_inference_duration", match=("method", "decode")),
         *_histogram("tpot", "tgi_request_mean_time_per_token_duration"),
         *_histogram("e2e", "tgi_request_duration"),
         *_histogram("queue", "tgi_request_queue_duration"),
@@ -212,13 +265,27 @@ TRTLLM = Dialect(
         *_gauge("running", "trtllm_num_requests_running"),
         *_gauge("waiting", "trtllm_num_requests_waiting"),
         *_gauge("kv_usage", "trtllm_kv_cache_utilization", fold="max"),
+        *_gauge("kv_used", "trtllm_kv_cache_used_blocks"),
+        *_gauge("kv_total", "trtllm_kv_cache_max_blocks"),
+        *_gauge("kv_blocks", "trtllm_kv_cache_max_blocks"),
+        *_gauge("kv_block_tokens", "trtllm_kv_cache_tokens_per_block"),
         *_counter("generation", "trtllm_generation_tokens_total"),
         *_counter("prompt", "trtllm_prompt_tokens_total"),
         *_counter("requests", "trtllm_request_success_total"),
+        *_counter("hits", "trtllm_prompt_cached_tokens_total"),
+        *_counter("queries", "trtllm_prompt_tokens_total"),
+        *_gauge("prefix_rate", "trtllm_kv_cache_hit_rate"),
         *_histogram("ttft", "trtllm_time_to_first_token_seconds"),
         *_histogram("tpot", "trtllm_time_per_output_token_seconds"),
         *_histogram("e2e", "trtllm_e2e_request_latency_seconds"),
         *_histogram("queue", "trtllm_request_queue_time_seconds"),
+        *_gauge("pulse", "trtllm_iteration_latency_seconds"),
+        # 1.1 has no prefix; what tells its families from those of others is this label
+        *_counter("requests", "request_success_total", match=("engine_type", ANY)),
+        *_histogram("ttft", "time_to_first_token_seconds", match=("engine_type", ANY)),
+        *_histogram("tpot", "time_per_output_token_seconds", match=("engine_type", ANY)),
+        *_histogram("e2e", "e2e_request_latency_seconds", match=("engine_type", ANY)),
+        *_histogram("queue", "request_queue_time_seconds", match=("engine_type", ANY)),
     ),
 )
 
@@ -231,7 +298,10 @@ LMDEPLOY = Dialect(
         *_counter("generation", "lmdeploy:generation_tokens_total"),
         *_counter("prompt", "lmdeploy:prompt_tokens_total"),
         *_counter("cached", "lmdeploy:cached_tokens_total"),
-        *_counter("requests", "lmdeploy:request_success_total"),
+        *_counter("hits", "lmdeploy:cached_tokens_total"),
+        *_counter("queries", "lmdeploy:prompt_tokens_total"),
+        *_gauge("prefix_rate", "lmdeploy:prefix_cache_hit_rate"),
+        *_counter("requests", "lmdeploy:request_success_total", "lmdeploy:num_requests_succeeded"),
         *_histogram("ttft", "lmdeploy:time_to_first_token_seconds"),
         *_histogram("itl", "lmdeploy:iter_token_latency"),
         *_histogram("tpot", "lmdeploy:time_per_output_token_seconds"),
@@ -243,6 +313,7 @@ LMDEPLOY = Dialect(
 PROCESS = Dialect("", (Source("start_time", "process_start_time_seconds", Kind.PAGE),))
 
 DIALECTS = (VLLM, RAY, SGLANG, LLAMACPP, TGI, TRTLLM, LMDEPLOY, PROCESS)
+DIGITS = {dialect.name: dialect.digits for dialect in DIALECTS if dialect.digits}
 
 
 def _index(*dialects: Dialect) -> dict[str, list[tuple[Dialect, Source]]]:
@@ -271,19 +342,20 @@ def resolve(name: str, labels: Mapping[str, str]) -> tuple[Slot, ...]:
 
 
 def _slot(dialect: Dialect, source: Source, labels: Mapping[str, str]) -> Slot | None:
-    if source.match and labels.get(source.match[0]) != source.match[1]:
+    if source.match and not _matches(source.match, labels):
         return None
-    if any(labels.get(label, value) != value for label, value in dialect.keep):
-        return None
-    engine = "" if source.kind in (Kind.PAGE, Kind.LORA) else clean(labels.get(dialect.engine_label) or "0")
-    row = (clean(labels.get(dialect.model_label, "")), engine)
-    rank = source.rank + (1 if labels.get("priority") else 0)  # SGLang: priority="" is the total
+    engine = next((name for label in dialect.engine_labels if (name := labels.get(label))), "0")
+    engine = "" if source.kind in (Kind.PAGE, Kind.LORA) else clean(engine)
+    model = labels.get(dialect.model_label, "")
+    row = ("" if model == "undefined" else clean(model), engine)  # what TensorRT-LLM says of a nameless one
+    shard = tuple(_whole(labels.get(label)) or 0 for label in dialect.shard_labels)
+    rank = (source.rank, shard, bool(labels.get("priority")))  # SGLang: priority="" is the total
     match source.kind:
         case Kind.BUCKET:
             bound = _number(labels.get("le"))
             return None if bound is None else Slot(dialect.name, source, row, rank, bound)
         case Kind.CONFIG:
-            return Slot(dialect.name, source, row, rank, config=_config(labels))
+            return Slot(dialect.name, source, row, rank, config=replace(_config(labels), summed=not dialect.own_blocks))
         case Kind.REASON:
             return Slot(dialect.name, source, row, rank, text=clean(labels.get("reason", "")))
         case Kind.SLEEP:
@@ -295,11 +367,17 @@ def _slot(dialect: Dialect, source: Source, labels: Mapping[str, str]) -> Slot |
     return Slot(dialect.name, source, row, rank)
 
 
+def _matches(match: tuple[str, str], labels: Mapping[str, str]) -> bool:
+    label, value = match
+    return label in labels if value is ANY else labels.get(label) == value
+
+
 def _config(labels: Mapping[str, str]) -> CacheConfig:
+    pages, page_tokens = _whole(labels.get("num_pages")), _whole(labels.get("page_size"))  # SGLang, of one engine
     return CacheConfig(
         _whole(labels.get("num_gpu_blocks")),
         _whole(labels.get("block_size")),
-        _whole(labels.get("kv_cache_size_tokens")),
+        _whole(labels.get("kv_cache_size_tokens")) or (pages * page_tokens if pages and page_tokens else None),
         _number(labels.get("kv_cache_max_concurrency")),
         _number(labels.get("gpu_memory_utilization")),
     )

@@ -7,6 +7,7 @@ dictionary look-up and one `float`. On a real 54 KB page that is over
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 from llmtop.sources.dialects import Slot, reads, resolve
 
 _EXEMPLAR = re.compile(r"\s+#\s+\{.*$")
+_HEAD = re.compile(r'^[^\s{]*\s*(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?')  # name and labels
 _SERIES = re.compile(r'^[^\s{]+(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?$')
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(?=[{ \t])")
-LINE_LIMIT = 1 << 16
+LINE_LIMIT = 1 << 18
 _NOTHING: tuple[Slot, ...] = ()
 CACHE_CHARS = 8 * 2**20
 
@@ -42,7 +44,8 @@ class Exposition:
 
     def parse(self, body: bytes) -> Parsed:
         """All series of a page that the dialect table reads; never raises on any body."""
-        lines = body.decode("utf-8", "replace").split("\n")  # never splitlines: labels may hold U+2028
+        text = body.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace")
+        lines = text.split("\n")  # never splitlines: labels may hold U+2028
         partial = self._drop_cut_line(lines)
         self._bound_cache(len(body))
         values, odd = self._known_lines(lines)
@@ -85,7 +88,7 @@ class Exposition:
             if _SERIES.match(series):
                 self._remember(series, _NOTHING)
             return 0
-        found = list(_official(_EXEMPLAR.sub("", line)))
+        found = list(_official(_without_exemplar(line)))
         if not found:
             return 1 if line.strip() else 0
         for name, labels, value in found:
@@ -123,6 +126,13 @@ class Exposition:
             lines.append(last)
             return False
         return bool(last.strip())
+
+
+def _without_exemplar(line: str) -> str:
+    """A sample without what OpenMetrics puts behind its value; ` # {` in a label is the label's own."""
+    head = _HEAD.match(line)
+    end = head.end() if head else 0
+    return line[:end] + _EXEMPLAR.sub("", line[end:])
 
 
 def _official(line: str) -> Iterator[tuple[str, Mapping[str, str], float]]:

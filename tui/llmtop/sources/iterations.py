@@ -52,6 +52,7 @@ def _gauges(newest: dict[str, Any]) -> dict[str, float]:
         "waiting": _number(newest.get("numQueuedRequests")),
         "kv_usage": used / blocks if used is not None and blocks else None,
         "kv_capacity": blocks * size if blocks and size else None,
+        "pulse": _number(newest.get("iter")),
     }
     return {name: value for name, value in found.items() if value is not None}
 

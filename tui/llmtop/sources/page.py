@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llmtop.model.page import CacheConfig, Histogram, Page, RowKey, RowSample
-from llmtop.sources.dialects import Kind, Slot
+from llmtop.model.page import MOST_REQUESTS, CacheConfig, Histogram, Page, RowKey, RowSample
+from llmtop.sources.dialects import AT_END, DIGITS, Kind, Rank, Slot
 from llmtop.sources.exposition import Parsed
 
 _SLEEP_LEVELS = {"weights_offloaded": 1, "discard_all": 2}
@@ -18,7 +19,7 @@ class _Row:
 
     gauges: dict[str, float] = field(default_factory=dict)
     counters: dict[str, float] = field(default_factory=dict)
-    ranks: dict[str, int] = field(default_factory=dict)
+    ranks: dict[str, Rank] = field(default_factory=dict)
     buckets: dict[str, dict[float, float]] = field(default_factory=dict)
     sums: dict[str, float] = field(default_factory=dict)
     counts: dict[str, float] = field(default_factory=dict)
@@ -47,6 +48,7 @@ def read_page(parsed: Parsed, t: float) -> Page | None:
         None if "rejections" not in folder.page else int(folder.page["rejections"]),
         parsed.partial,
         parsed.bad_lines,
+        DIGITS.get(dialect),
     )
 
 
@@ -89,7 +91,8 @@ class _Folder:
         if kind is Kind.CONFIG:
             row.config = slot.config
         elif kind is Kind.REASON:
-            row.reasons[slot.text] = row.reasons.get(slot.text, 0) + int(value)
+            if 0 <= value < MOST_REQUESTS:
+                row.reasons[slot.text] = row.reasons.get(slot.text, 0) + int(value)
         elif kind is Kind.SLEEP:
             row.sleep[slot.text] = value
         elif not self._outranked(row, signal, slot.rank):
@@ -99,6 +102,8 @@ class _Folder:
                 row.counters[signal] = row.counters.get(signal, 0.0) + value
             elif slot.source.fold == "max":
                 row.gauges[signal] = max(row.gauges.get(signal, value), value)
+            elif slot.source.fold == "min":
+                row.gauges[signal] = min(row.gauges.get(signal, value), value)
             else:
                 row.gauges[signal] = row.gauges.get(signal, 0.0) + value
 
@@ -109,7 +114,7 @@ class _Folder:
         return row
 
     @staticmethod
-    def _outranked(row: _Row, signal: str, rank: int) -> bool:
+    def _outranked(row: _Row, signal: str, rank: Rank) -> bool:
         """Whether a better source already filled the signal; a worse one's values are dropped."""
         held = row.ranks.get(signal)
         if held is None or rank < held:
@@ -146,17 +151,28 @@ def _sample(key: RowKey, row: _Row) -> RowSample:
     counters = {name: value for name, value in row.counters.items() if name not in row.unread and math.isfinite(value)}
     if row.reasons and "waiting" not in gauges:
         gauges["waiting"] = float(sum(row.reasons.values()))
-    histograms = {name: _histogram(row, name) for name in row.buckets}
+    _derive(gauges, "kv_usage", "kv_used", lambda used: used / gauges["kv_total"] if gauges.get("kv_total") else None)
+    _derive(gauges, "kv_capacity", "kv_blocks", lambda blocks: blocks * gauges.get("kv_block_tokens", 0.0) or None)
+    if row.ranks.get("generation", (AT_END,))[0] < AT_END:
+        gauges.pop("generation_rate", None)  # a counter that moves while tokens come is better
+    histograms = {name: _histogram(row, name) for name in row.buckets.keys() | (row.sums.keys() & row.counts.keys())}
     sleep, unread = _sleep_level(row.sleep), frozenset(row.unread)
     return RowSample(key, gauges, counters, histograms, row.reasons, row.config, sleep, unread)
 
 
+def _derive(gauges: dict[str, float], name: str, source: str, of: Callable[[float], float | None]) -> None:
+    """A gauge that the page does not give, from another that it gives."""
+    if name not in gauges and source in gauges and (value := of(gauges[source])) is not None:
+        gauges[name] = value
+
+
 def _histogram(row: _Row, name: str) -> Histogram:
-    bounds = row.buckets[name]
+    """Its buckets; one without any still has its mean."""
+    bounds = row.buckets.get(name, {})
     ordered = sorted(bounds)
     counts = tuple(bounds[bound] for bound in ordered)
-    total = row.counts.get(name, counts[-1])
-    if ordered[-1] != math.inf:
+    total = row.counts.get(name, counts[-1] if counts else 0.0)
+    if not ordered or ordered[-1] != math.inf:
         ordered.append(math.inf)
         counts = (*counts, total)
     return Histogram(tuple(ordered), counts, row.sums.get(name), total)

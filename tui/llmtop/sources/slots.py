@@ -44,8 +44,10 @@ def _decoded(slot: dict[str, Any]) -> float:
 
 def _cache(slots: list[dict[str, Any]]) -> dict[str, float]:
     capacity = sum(_number(slot.get("n_ctx")) for slot in slots)
-    if capacity <= 0 or not any("n_prompt_tokens" in slot for slot in slots):
+    if capacity <= 0:
         return {}
+    if not any("n_prompt_tokens" in slot for slot in slots):
+        return {"kv_capacity": capacity}
     used = sum(_number(slot.get("n_prompt_tokens")) for slot in slots if slot.get("is_processing"))
     return {"kv_usage": min(1.0, used / capacity), "kv_capacity": capacity}
 

@@ -1,0 +1,270 @@
+"""What each engine's page says, signal by signal, and what it cannot say."""
+
+from __future__ import annotations
+
+import pytest
+
+from crank import Crank
+from llmtop.model.snapshot import ServerView, State
+from llmtop.sources.iterations import as_page, read_iterations
+
+
+def watched(*pages: str, every_s: float = 1.0) -> ServerView:
+    """A server whose pages came one after the other."""
+    crank = Crank(every_s)
+    for place, page in enumerate(pages):
+        crank.feed(page.encode(), place * every_s)
+    return crank.view()
+
+
+VLLM = """vllm:num_requests_running{engine="0",model_name="NAME"} 3
+vllm:generation_tokens_total{engine="0",model_name="NAME"} TOKENS
+"""
+
+
+def vllm(tokens: float, name: str = "m", more: str = "") -> str:
+    return VLLM.replace("NAME", name).replace("TOKENS", str(tokens)) + more
+
+
+# spellings
+
+
+@pytest.mark.parametrize("name", ["a # {b", 'a{b=\\"c\\",d} 5 # 6', 'a\\"} 7 # {\\"', "},{", "\\\\", 'a\\\\\\" x'])
+def test_what_looks_like_an_exemplar_in_a_label_is_the_label(name: str) -> None:
+    server = watched(vllm(100, name), vllm(150, name))
+    assert (server.running, server.rates.generation_tok_s) == (3, 50.0)
+    assert server.model == name.replace('\\"', '"').replace("\\\\", "\\")
+
+
+def test_a_byte_order_mark_costs_nothing() -> None:
+    assert watched("\ufeff" + vllm(1)).running == 3
+
+
+def test_a_very_long_label_is_read() -> None:
+    assert watched(vllm(1, "n" * 200_000)).running == 3
+
+
+def test_a_server_that_never_sends_the_last_newline_has_rates() -> None:
+    pages = [vllm(n * 40, more=f"vllm:prompt_tokens_total {n}\n# TYPE z gauge\nz 5") for n in range(6)]
+    server = watched(*pages)
+    assert server.rates.generation_tok_s == 40.0
+    assert server.reason == "the page was cut short"
+
+
+def test_pages_cut_at_other_places_have_none() -> None:
+    whole = vllm(40) + 'vllm:prompt_tokens_total{engine="0",model_name="m"} 7\n'
+    server = watched(whole, vllm(80) + "vllm:pro", vllm(120)[:-20], vllm(160) + "vllm:prompt_t")
+    assert server.rates.generation_tok_s is None
+    assert server.running == 3
+
+
+# restarts
+
+
+def born(family: str, when: float) -> str:
+    return f'vllm:{family}_created{{engine="0",model_name="m"}} {when}\n'
+
+
+@pytest.mark.parametrize(
+    "family", ["generation_tokens", "num_preemptions", "iteration_tokens_total", "request_params_n"]
+)
+def test_any_family_that_was_born_anew_is_a_restart(family: str) -> None:
+    server = watched(vllm(1000, more=born(family, 1.7e9)), vllm(5000, more=born(family, 1.70001e9)))
+    assert (server.restarts, server.rates.generation_tok_s) == (1, None)
+
+
+def test_a_family_that_is_born_later_is_none() -> None:
+    first = born("generation_tokens", 1.7e9)
+    server = watched(vllm(1000, more=first), vllm(1050, more=first + born("request_success", 1.70001e9)))
+    assert (server.restarts, server.rates.generation_tok_s) == (0, 50.0)
+
+
+# KV cache
+
+
+def test_blocks_are_divided_among_engines_not_among_models() -> None:
+    config = 'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1\n'
+    server = watched(vllm(1, "a") + vllm(1, "b") + config)
+    assert [row.kv_capacity_tokens for row in server.engines] == [16_000, 16_000]
+
+
+def test_replicas_behind_ray_have_blocks_of_their_own() -> None:
+    page = "".join(
+        f'ray_vllm_num_requests_running{{ReplicaId="{r}",model_name="m"}} 1\n'
+        f'ray_vllm_cache_config_info{{ReplicaId="{r}",block_size="16",model_name="m",num_gpu_blocks="1000"}} 1\n'
+        for r in ("r1", "r2")
+    )
+    assert [row.kv_capacity_tokens for row in watched(page).engines] == [16_000, 16_000]
+
+
+@pytest.mark.parametrize(
+    ("page", "capacity", "usage"),
+    [
+        ("sglang:num_pages 100\nsglang:page_size 16\nsglang:token_usage 0.5\n", 1600, 0.5),
+        ('sglang:cache_config_info{num_pages="100",page_size="16"} 1\nsglang:num_running_reqs 1\n', 1600, None),
+        ("sglang_max_total_num_tokens 1600\nsglang_token_usage 0.25\n", 1600, 0.25),
+        ("tgi_batch_current_max_tokens 400\ntgi_batch_max_total_tokens 1600\n", 1600, 0.25),
+        (
+            "trtllm_kv_cache_used_blocks 25\ntrtllm_kv_cache_max_blocks 50\ntrtllm_kv_cache_tokens_per_block 32\n",
+            1600,
+            0.5,
+        ),
+        ("trtllm_kv_cache_max_blocks 50\ntrtllm_num_requests_running 1\n", None, None),
+    ],
+)
+def test_capacity_and_usage_as_each_engine_says_them(page: str, capacity: int | None, usage: float | None) -> None:
+    server = watched(page)
+    assert (server.kv_capacity_tokens, server.kv_usage) == (capacity, usage)
+
+
+# prefix cache
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "rate"),
+    [
+        ("vllm:gpu_prefix_cache_hit_rate 0.1\n", "vllm:gpu_prefix_cache_hit_rate 0.4\n", 0.4),
+        ("vllm:gpu_prefix_cache_hit_rate -1\n", "vllm:gpu_prefix_cache_hit_rate -1\n", None),
+        ("sglang:cache_hit_rate 0.4\n", "sglang:cache_hit_rate 0.4\n", 0.4),
+        (
+            "llamacpp:prompt_tokens_total 100\nllamacpp:prompt_tokens_cached_total 100\n",
+            "llamacpp:prompt_tokens_total 130\nllamacpp:prompt_tokens_cached_total 110\n",
+            0.25,
+        ),
+        (
+            "trtllm_prompt_tokens_total 100\ntrtllm_prompt_cached_tokens_total 0\ntrtllm_kv_cache_hit_rate 0.9\n",
+            "trtllm_prompt_tokens_total 140\ntrtllm_prompt_cached_tokens_total 10\ntrtllm_kv_cache_hit_rate 0.9\n",
+            0.25,
+        ),
+        (
+            "lmdeploy:prompt_tokens_total 100\nlmdeploy:cached_tokens_total 0\n",
+            "lmdeploy:prompt_tokens_total 140\nlmdeploy:cached_tokens_total 10\n",
+            0.25,
+        ),
+    ],
+)
+def test_prefix_hits_as_each_engine_says_them(first: str, second: str, rate: float | None) -> None:
+    assert watched(first, second).prefix_hit_rate == rate
+
+
+# speed
+
+
+def sglang(running: int, speed: float, tokens: int, more: str = "") -> str:
+    return (
+        f"sglang:num_running_reqs {running}\nsglang:gen_throughput {speed}\n"
+        f"sglang:generation_tokens_total {tokens}\n{more}"
+    )
+
+
+def test_sglang_says_its_speed_where_its_counter_waits_for_the_end() -> None:
+    server = watched(*[sglang(5, 300.0 + n % 2, 1000) for n in range(9)])
+    assert (server.state, server.rates.generation_tok_s) == (State.SERVING, 300.0)
+    assert server.engines[0].generation_tok_s == 300.0
+    assert watched(sglang(0, 300.0, 1000), sglang(0, 300.0, 1000)).rates.generation_tok_s == 0.0
+
+
+def test_sglangs_live_counter_is_better_than_its_gauge() -> None:
+    live = 'sglang:realtime_tokens_total{mode="decode"} '
+    pages = [sglang(5, 300.0, 1000, f"{live}{n * 70}\n") for n in range(3)]
+    assert watched(*pages).rates.generation_tok_s == 70.0
+
+
+def test_of_shards_the_lowest_of_each_rank_is_read() -> None:
+    def page(shards: str) -> str:
+        pairs = (shard.split("/") for shard in shards.split())
+        return "".join(f'sglang:num_running_reqs{{dp_rank="{dp}",tp_rank="{tp}"}} 3\n' for dp, tp in pairs)
+
+    assert watched(page("0/0 0/1 0/2 0/3")).running == 3
+    assert watched(page("0/0 1/1 2/2 3/3")).running == 12  # data-parallel attention: each has its own
+    assert watched('sglang:num_running_reqs{tp_rank=""} 3\n').running == 3
+
+
+def test_llamacpp_prints_six_digits() -> None:
+    def page(tokens: str) -> str:
+        return f"llamacpp:requests_processing 1\nllamacpp:tokens_predicted_total {tokens}\n"
+
+    pages = [page(f"{1.234e6 + int(0.07 * n) * 10:.6g}") for n in range(59)]  # 0.7 tok/s, ten at a time
+    assert watched(*pages).rates.generation_tok_s == pytest.approx(0.7, rel=0.05)  # over 58 s; over 10 s it is 1
+    assert watched(*pages[-12:]).rates.generation_tok_s == pytest.approx(10 / 11)  # all that there is
+    idle = [one.replace("processing 1", "processing 0") for one in pages[-12:]]
+    still = [idle[-1]] * 12
+    assert watched(*pages, *still).rates.generation_tok_s == 0.0
+
+
+def test_llamacpp_has_a_mean_time_between_tokens() -> None:
+    def page(tokens: int, busy: float) -> str:
+        return f"llamacpp:tokens_predicted_total {tokens}\nllamacpp:tokens_predicted_seconds_total {busy}\n"
+
+    itl = watched(page(100, 5.0), page(200, 7.0)).latency.itl
+    assert (itl.n, itl.mean_s, itl.p50) == (100, 0.02, None)
+
+
+# states
+
+
+def test_what_has_nothing_that_could_move_is_not_stalled() -> None:
+    page = "vllm:num_requests_running 3\nvllm:num_requests_waiting 0\n"
+    assert watched(*[page] * 9).state is State.SERVING
+
+
+def test_llamacpp_decodes_though_its_token_counter_waits() -> None:
+    pages = [f"llamacpp:requests_processing 1\nllamacpp:n_decode_total {n}\n" for n in range(9)]
+    assert watched(*pages).state is State.SERVING
+    assert watched(*[pages[0]] * 9).state is State.STALLED
+
+
+def test_an_iteration_count_that_moves_is_life() -> None:
+    crank = Crank()
+    for n in range(9):
+        gauges = read_iterations(f'[{{"iter": {100 + 30 * n}, "numActiveRequests": 2}}]'.encode())
+        assert gauges is not None
+        crank.take(as_page(None, gauges, float(n)), float(n))
+    assert (crank.view().state, crank.view().running) == (State.SERVING, 2)
+
+
+def test_one_engine_asleep_and_the_other_idle_is_idle() -> None:
+    asleep = 'vllm:engine_sleep_state{engine="1",model_name="m",sleep_state="awake"} 0\n'
+    rows = "".join(f'vllm:num_requests_running{{engine="{e}",model_name="m"}} 0\n' for e in "01")
+    assert watched(rows + asleep).state is State.IDLE
+    assert watched(rows.splitlines(keepends=True)[1] + asleep).state is State.SLEEPING
+
+
+# the rest
+
+
+def test_a_number_of_waiting_requests_that_is_none_is_not_shown() -> None:
+    reason = 'vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="R"} '
+    page = vllm(1, more="".join(reason.replace("R", r) + f"{v}\n" for r, v in (("a", -2), ("b", 1e300), ("c", 4))))
+    assert watched(page).waiting_by_reason == {"c": 4}
+
+
+def test_tensorrt_without_a_prefix_and_without_a_name() -> None:
+    def page(seconds: float, n: int) -> str:
+        labels = 'engine_type="undefined",model_name="undefined"'
+        return "".join(
+            f"e2e_request_latency_seconds_{part}\n"
+            for part in (
+                f"sum{{{labels}}} {seconds}",
+                f'bucket{{{labels},le="0.3"}} 0',
+                f'bucket{{{labels},le="+Inf"}} {n}',
+                f"count{{{labels}}} {n}",
+            )
+        )
+
+    server = watched(page(1.0, 1), page(3.0, 2))
+    assert (server.engine, server.model, server.latency.e2e.mean_s) == ("trtllm-serve", None, 2.0)
+    bare = page(1.0, 1).replace('engine_type="undefined",', "")
+    assert watched(bare).engine is None
+
+
+def test_tgi_times_by_what_a_batch_did() -> None:
+    def page(prefill: float, decode: float, n: int) -> str:
+        return "".join(
+            f'tgi_batch_inference_duration_{part}{{method="{method}"}} {value}\n'
+            for method, total in (("prefill", prefill), ("decode", decode))
+            for part, value in (("sum", total), ("count", n))
+        )
+
+    latency = watched(page(1.0, 1.0, 10), page(3.0, 1.5, 20)).latency
+    assert (latency.ttft.mean_s, latency.itl.mean_s) == (0.2, 0.05)
