@@ -118,6 +118,7 @@ def events(*chunks: bytes) -> list[SseEvent]:
         (b"data\n\nevent: x\n\ndata: y\n\n", [(b"y", b"")]),
         ("data: p\u2028q\u0085r\x0b\x0c\x1c\n\n".encode(), [("p\u2028q\u0085r\x0b\x0c\x1c".encode(), b"")]),
         (b"data: a\n\ndata: b", [(b"a", b""), (b"b", b"")]),
+        (b"data: \n\ndata: a\n\n", [(b"a", b"")]),
         (b"\n\n\n\ndata: a\n\n\n\n", [(b"a", b"")]),
     ],
 )
@@ -125,6 +126,7 @@ def test_events_of_a_stream_whole_and_in_all_cuts(stream: bytes, expected: list[
     wanted = [SseEvent(*pair) for pair in expected]
     assert events(stream) == wanted
     assert events(*(stream[i : i + 1] for i in range(len(stream)))) == wanted
+    assert events(*stream.splitlines(keepends=True)) == wanted
     for cut in range(len(stream)):
         assert events(stream[:cut], stream[cut:]) == wanted
 

@@ -81,6 +81,30 @@ FAILURES = {
         "initializing the engine.",
         ("kv", "len_too_long", {"max_model_len": 8192, "kv_tokens": 5136}),
     ),
+    "profiling, in bytes": (
+        LOADED,
+        "AssertionError: Error in memory profiling. Initial free memory 25216745472, current free memory 25316745472. "
+        "This ...",
+        ("profile", "profile_assert", {"initial_bytes": 25216745472, "current_bytes": 25316745472}),
+    ),
+    "too long, in GB": (
+        KV,
+        "ValueError: To serve at least one request with the models's max seq len (131072), (16.00 GB KV cache is "
+        "needed, which is larger than the available KV cache memory (3.20 GB). Try increasing ...",
+        ("kv", "len_too_long", {"max_model_len": 131072, "needed_gib": 16, "available_gib": 3.2}),
+    ),
+    "graphs, old words": (
+        CAPTURING,
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacty of 22.36 "
+        "GiB of which 120.88 MiB is free.",
+        ("graphs", "out_of_memory", {"tried_gib": 1.5, "total_gib": 22.36, "free_gib": 120.88 / 1024}),
+    ),
+    "Ray, on a line of its own": (
+        KV,
+        "Memory on the node (IP: 192.0.2.2, ID: 1) where the task (task ID: 2) was running was 113.76GB / 119.70GB "
+        "(0.950345), which exceeds the memory usage threshold of 0.95.",
+        ("kv", "ray_oom", {"used_gb": 113.76, "total_gb": 119.7, "share": 0.950345}),
+    ),
     "graphs": (
         CAPTURING,
         OOM,
@@ -158,17 +182,31 @@ def test_validation_error_takes_its_second_line() -> None:
     assert s.failure.numbers["max_model_len"] == 9000
 
 
-def test_traceback_names_the_phase_better_than_the_last_line() -> None:
+IN_KV = ("_initialize_kv_caches", "initialize_from_config", "collective_rpc")
+
+
+@pytest.mark.parametrize(
+    ("frames", "phase"),
+    [
+        (("compile_or_warm_up_model", "capture_model"), "graphs"),
+        ((*IN_KV, "compile_or_warm_up_model", "capture_model"), "graphs"),
+        ((*IN_KV, "compile_or_warm_up_model", "_dummy_sampler_run"), "warmup"),
+        ((*IN_KV, "initialize_kv_cache"), "kv"),
+        (("initialize_cache", "_warm_up_model", "capture_model"), "graphs"),
+        (("determine_available_memory", "profile_cudagraph_memory", "_capture_cudagraphs"), "profile"),
+    ],
+)
+def test_traceback_names_the_phase_better_than_the_last_line(frames: tuple[str, ...], phase: str) -> None:
+    error = PREFIX + "ERROR 06-08 00:09:40 [core.py:1] "
     lines = [
         *KV,
-        PREFIX + "ERROR 06-08 00:09:40 [core.py:1] Traceback (most recent call last):",
-        PREFIX + 'ERROR 06-08 00:09:40 [core.py:1]   File "gpu_worker.py", line 5, in compile_or_warm_up_model',
-        PREFIX + 'ERROR 06-08 00:09:40 [core.py:1]   File "gpu_model_runner.py", line 7, in capture_model',
-        PREFIX + "ERROR 06-08 00:09:40 [core.py:1] RuntimeError: CUDA error: out of memory",
+        error + "Traceback (most recent call last):",
+        *(f'{error}  File "vllm.py", line 5, in {frame}' for frame in frames),
+        error + "RuntimeError: CUDA error: out of memory",
     ]
     failure = read_log(lines).failure
     assert failure is not None
-    assert failure.phase == "graphs"
+    assert failure.phase == phase
 
 
 def test_source_line_of_a_traceback_gives_way_to_the_message() -> None:
@@ -210,6 +248,18 @@ def test_kernel_notice_is_no_failure() -> None:
     s = read_log([*KV, "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051)"])
     assert s.failure is None
     assert len(s.notices) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Runtime error during autotuning: CUDA out of memory. Tried to allocate 2.00 GiB. Ignoring this choice.",
+        "node1:12:34 [0] NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
+    ],
+)
+def test_trouble_that_is_got_over_is_no_failure(line: str) -> None:
+    s = read_log([*KV, PREFIX + line])
+    assert (s.state, s.failure) == ("starting", None)
 
 
 def test_exception_that_the_server_survives_is_no_failure() -> None:

@@ -71,6 +71,7 @@ class SseParser:
         return (
             chunk.endswith(b"\n\n")
             and chunk.startswith(b"data: ")
+            and len(chunk) > len(b"data: \n\n")  # one without data is no event
             and not (self._parts or self._data or self._kind or self._after_cr)
             and chunk.count(b"\n") == 2
             and b"\r" not in chunk

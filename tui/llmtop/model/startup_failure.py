@@ -59,8 +59,8 @@ _KNOWN: tuple[_Known, ...] = (
     _known(
         "len_too_long",
         "kv",
-        r"To serve at least one request with the model(?:s?['’]s)? max seq len \(@max_model_len\), \(?@needed_gib GiB "
-        r"KV cache is needed, which is larger than the available KV cache memory \(?@available_gib GiB\)?"
+        r"To serve at least one request with the model(?:s?['’]s)? max seq len \(@max_model_len\), \(?@needed_gib Gi?B "
+        r"KV cache is needed, which is larger than the available KV cache memory \(?@available_gib Gi?B\)?"
         r"(?:.*?estimated maximum model length is @estimated_max_len)?",
     ),
     _known(
@@ -73,7 +73,7 @@ _KNOWN: tuple[_Known, ...] = (
         "profile_assert",
         "profile",
         r"Error in memory profiling\. Initial (?:free memory @initial_gib GiB, current free memory @current_gib GiB|"
-        r"used memory @initial_bytes, currently used memory @current_bytes|)",
+        r"(?:used|free) memory @initial_bytes, current(?:ly used|(?:ly)? free) memory @current_bytes|)",
     ),
     _known(
         "warmup_oom", None, r"CUDA out of memory occurred when warming up \w+.*? with @dummy_requests dummy requests"
@@ -81,13 +81,13 @@ _KNOWN: tuple[_Known, ...] = (
     _known(
         "ray_oom",
         None,
-        r"running low on memory\. Memory on the node .*? was @used_gb ?GB / @total_gb ?GB(?: \(@share\))?",
+        r"Memory on the node .*? was @used_gb ?GB / @total_gb ?GB(?: \(@share\))?",
     ),
     _known(
         "out_of_memory",
         None,
         rf"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate {_SIZE.format('tried_gib')}"
-        rf"(?:.*?total capacity of {_SIZE.format('total_gib')} of which {_SIZE.format('free_gib')} is free)?",
+        rf"(?:.*?total capaci?ty of {_SIZE.format('total_gib')} of which {_SIZE.format('free_gib')} is free)?",
         1,
     ),
     _known(
@@ -137,7 +137,11 @@ _UNITS = {
     "bytes": 1 / 1024**3,
 }
 
-# A function in a traceback says more about the phase than the last log line: the outermost of these counts.
+# what goes on after a message that would otherwise be a failure
+_HARMLESS = re.compile(r"Ignoring this choice|\bNCCL WARN\b")
+
+# A function in a traceback says more about the phase than the last log line: the outermost of these counts, but the
+# executors of vLLM up to 0.17 warm up from within the allocation of the KV cache.
 _FRAMES: dict[str, PhaseName] = {
     "init_device": "start",
     "load_model": "weights",
@@ -185,7 +189,7 @@ class FailureFinder:
         if not text:
             return
         trace = self._traces.setdefault((line.process, line.pid), _Trace())
-        if self._detail(text) or self._in_trace(text, trace):
+        if self._detail(text) or self._in_trace(text, trace) or _HARMLESS.search(text):
             return
         if "NV_ERR_NO_MEMORY" in text:
             self._notices.append(mask(text)[:_MAX_CAUSE])
@@ -270,11 +274,12 @@ class FailureFinder:
 
 
 def _phase(trace: _Trace, phase: PhaseName | None) -> PhaseName | None:
-    for name in trace.frames:
-        if name in _FRAMES:
-            captures = any("capture" in frame for frame in trace.frames)
-            return "graphs" if _FRAMES[name] == "warmup" and captures else _FRAMES[name]
-    return phase
+    known = [_FRAMES[name] for name in trace.frames if name in _FRAMES]
+    if not known:
+        return phase
+    where = "warmup" if (known[0], known[-1]) == ("kv", "warmup") else known[0]
+    captures = where in ("kv", "warmup") and any("capture" in frame for frame in trace.frames)
+    return "graphs" if captures else where
 
 
 def _numbers(match: re.Match[str]) -> dict[str, float]:
