@@ -205,15 +205,14 @@ async def warming(folder: Path, quick: bool) -> None:
         async with studio(folder, log=Path(place) / "vllm.log", warmup=True, speed=40.0 if quick else 8.0) as s:
             await s.until(lambda: _read(s.app) >= 0.6, "weights")
             await s.shoot("warmup")
-            await s.until(lambda: s.app.warmup.report is not None and not s.app.warmup.active, "ready")
+            await s.until(lambda: s.app.startup is not None and not s.app.startup.active, "ready")
             await s.pilot.pause(1.0)
             await s.shoot("warmup-ready")
 
 
 def _read(app: LlmtopApp) -> float:
     """The share of the weights that is read."""
-    report = app.warmup.report
-    progress = report.startup.progress if report is not None else None
+    progress = app.startup.report.startup.progress if app.startup is not None else None
     return progress.percent / 100 if progress is not None else 0.0
 
 

@@ -207,11 +207,11 @@ async def test_sorting_by_a_click_and_back_by_another() -> None:
         await s.push(three_servers())
         await s.press("e")
         row = next(row for row in s.rows if " run " in row)
-        where = {"offset": (row.index(" run ") + 2, 0)}
-        await s.pilot.click(LineTable, **where)
+        head = (row.index(" run ") + 2, 0)
+        await s.pilot.click(LineTable, offset=head)
         await s.pilot.pause()
         assert order(s) == ["beta", "alpha", "gamma"]
-        await s.pilot.click(LineTable, **where)
+        await s.pilot.click(LineTable, offset=head)
         await s.pilot.pause()
         assert order(s) == ["gamma", "alpha", "beta"]
 

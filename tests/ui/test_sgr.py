@@ -41,7 +41,7 @@ def apply(style: Style, sequence: str) -> Style:
                 attributes.add(code)
             else:
                 colours[code[:2] in ("48", "49", "44", "10")] = "" if code in ("39", "49") else code
-    return Style(frozenset(attributes), *colours, link)
+    return Style(frozenset(attributes), colours[0], colours[1], link)
 
 
 def random_style(pick: random.Random) -> Style:

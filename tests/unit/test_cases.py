@@ -13,7 +13,7 @@ from crank import FIXTURES, Crank, captured, case, expected
 from llmtop.model.page import Page, RowSample
 from llmtop.model.snapshot import Quantile, State
 from llmtop.model.tracker import Failure
-from llmtop.sources.dialects import Slot, resolve
+from llmtop.sources.dialects import Rank, Slot, resolve
 from llmtop.sources.exposition import Exposition, Parsed
 
 CAPTURES = ("0.8.5", "0.10.2", "0.20.2", "0.30.0", "0.32.0", "0.32.0-dp2", "0.32.0-specdecode")
@@ -319,7 +319,7 @@ def test_diffusion_tokens_per_step() -> None:
 
 # --- captured pages ---------------------------------------------------------------------------------------------------
 
-Key = tuple[str, str, tuple[str, str], int, float, str, object]
+Key = tuple[str, str, tuple[str, str], Rank, float, str, object]
 
 
 def _key(slot: Slot) -> Key:

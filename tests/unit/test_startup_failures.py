@@ -28,7 +28,7 @@ OOM = (
 )
 
 # lines before, failing line, phase, kind, some numbers
-FAILURES = {
+FAILURES: dict[str, tuple[list[str], str, tuple[str | None, str, dict[str, float]]]] = {
     "free too low": (
         STARTED[:1],
         "ValueError: Free memory on device cuda:0 (85.92/121.69 GiB) on startup is less than desired GPU "
