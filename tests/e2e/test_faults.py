@@ -385,6 +385,50 @@ def test_odd_side_doors_cost_only_themselves(tmp_path: Path, answer: bytes) -> N
     assert (shown["state"], shown["model"], shown["version"], shown["max_model_len"]) == ("SERVING", "m", None, None)
 
 
+@pytest.mark.parametrize(
+    ("page", "path", "answer", "wanted"),
+    [
+        (
+            b"llamacpp:requests_processing 0\n",
+            "/props",
+            {
+                "model_path": "/models/qwen3.gguf",
+                "build_info": "b11434-1a2b3c",
+                "default_generation_settings": {"n_ctx": 8192},
+                "total_slots": 4,
+            },
+            ("qwen3.gguf", "b11434-1a2b3c", 8192, 4),
+        ),
+        (
+            b"tgi_batch_current_size 0\n",
+            "/info",
+            {"model_id": "meta/llama", "version": "3.3.6", "max_total_tokens": 4096},
+            ("meta/llama", "3.3.6", 4096, None),
+        ),
+        (
+            b'sglang:num_running_reqs{model_name="m"} 0\n',
+            "/server_info",
+            {"version": "0.5.23", "context_length": 32768, "max_running_requests": 64},
+            ("m", "0.5.23", 32768, 64),
+        ),
+        (
+            b"llamacpp:requests_processing 0\n",
+            "/props",
+            {"build_info": 7, "total_slots": "4"},
+            (None, None, None, None),
+        ),
+        (b"llamacpp:requests_processing 0\n", "/props", ["x"], (None, None, None, None)),
+    ],
+)
+def test_other_engines_say_at_their_own_doors_what_they_are(
+    tmp_path: Path, page: bytes, path: str, answer: object, wanted: tuple[object, ...]
+) -> None:
+    with PageServer([page], {path: (200, json.dumps(answer).encode())}) as server:
+        done = once(tmp_path, server.url, "--once", "--json", "-d", "0.2")
+    shown = json.loads(done.stdout)["servers"][0]
+    assert tuple(shown[name] for name in ("model", "version", "max_model_len", "max_num_seqs")) == wanted
+
+
 def test_a_list_of_iterations_beside_its_prometheus_page(tmp_path: Path) -> None:
     name = "34-trtllm-json"
     side: dict[str, Page] = {"/prometheus/metrics": (200, case(name, "prometheus_metrics.txt"))}

@@ -9,6 +9,7 @@ import pytest
 
 from fakes.pages import Engine, PageServer
 from llmtop.config import Settings, Target
+from llmtop.sources.server import PAGE_LIMIT
 from llmtop.watch import ServerWatch
 
 
@@ -48,3 +49,12 @@ async def test_one_poll_at_a_time(settings: Settings) -> None:
             assert watch.begin(0.2) is None
             await asyncio.sleep(0.01)
         assert (server.most_in_flight, len(server.scrapes())) == (1, 1)
+
+
+async def test_a_page_that_is_too_large_is_not_asked_for_at_full_pace(settings: Settings) -> None:
+    with PageServer([b"x" * (PAGE_LIMIT + 2**20)]) as server:
+        watch = ServerWatch(Target(server.url), settings)
+        await watch.prepare()
+        for _ in range(4):
+            await (await due(watch, 0.2))
+    assert watch.interval_s > 0.2

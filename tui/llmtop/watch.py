@@ -106,8 +106,9 @@ class ServerWatch:
         poll = await self._source.poll()
         failure = poll.result.kind if isinstance(poll.result, Failure) else None
         self.refused, self._silent = failure == "refused", failure in ("refused", "timeout")
-        if isinstance(poll.result, Page):
+        if not self._silent:
             self._scrapes = [*self._scrapes[-4:], poll.seconds]
+        if isinstance(poll.result, Page):
             self.body, self.body_t = poll.body, poll.result.t
         if self.refused:
             await self._look_for_process()

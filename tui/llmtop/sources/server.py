@@ -15,6 +15,7 @@ from llmtop.model.page import Page
 from llmtop.model.tracker import Failure, Identity
 from llmtop.model.units import clean
 from llmtop.sources.client import BrokenOff, CannotConnect, Client, TooLarge, open_client
+from llmtop.sources.doors import DOORS, VERSION_CHARS, complete
 from llmtop.sources.exposition import Exposition
 from llmtop.sources.iterations import PROMETHEUS, as_page, has_gauges, read_iterations
 from llmtop.sources.page import read_page
@@ -48,6 +49,7 @@ class ServerSource:
         self._slots = Slots()
         self._path = "/metrics"
         self._iterates = False
+        self._engine = ""
         self._client: Client | None = None
         self._next_identity = 0.0
         self._next_health = 0.0
@@ -75,6 +77,7 @@ class ServerSource:
         gauges = read_iterations(answer.body) if answer.status == 200 else None
         if gauges is not None:
             result = await self._beside_iterations(gauges, answer.t) or result
+        self._engine = result.dialect if isinstance(result, Page) else self._engine
         if isinstance(result, Page) and result.dialect == "llamacpp":
             result = self._slots.fill(result, await self._json("/slots"))
         return Poll(result, time.monotonic(), took, answer.body if self._keep_body else None)
@@ -106,6 +109,7 @@ class ServerSource:
         if again or now >= self._next_identity:
             await self._ask_models()
             await self._ask_version()
+            await self._ask_the_engine()
             known = self.identity.model and self.identity.version
             self._next_identity = float("inf") if known else now + IDENTITY_RETRY_S
         if again or now >= self._next_health:
@@ -129,7 +133,14 @@ class ServerSource:
     async def _ask_version(self) -> None:
         answer = await self._json("/version")
         version = answer.get("version") if isinstance(answer, dict) else None
-        self.identity = replace(self.identity, version=clean(version, 40) if isinstance(version, str) else None)
+        self.identity = replace(
+            self.identity, version=clean(version, VERSION_CHARS) if isinstance(version, str) else None
+        )
+
+    async def _ask_the_engine(self) -> None:
+        door = DOORS.get(self._engine)
+        if door is not None:
+            self.identity = complete(self.identity, door, await self._json(door.path))
 
     async def _ask_health(self) -> None:
         try:

@@ -176,7 +176,6 @@ class DemoServer:
             "/metrics/": self._metrics_slash,
             "/health": self._health,
             "/ping": self._health,
-            "/version": lambda e: e.json({"version": VERSION}),
             "/load": lambda e: e.json({"server_load": 0}),
             "/v1/models": self._models,
         }
@@ -187,7 +186,9 @@ class DemoServer:
             "/detokenize": self._detokenize,
             "/__fault": self._fault,
         }
-        if self._llamacpp:
+        if not self._llamacpp:
+            get["/version"] = lambda e: e.json({"version": VERSION})
+        else:
             get |= {"/slots": self._slots, "/props": lambda e: e.json(llamacpp.props(self.profile, self.model))}
         routes = {"GET": get, "HEAD": get, "POST": post}
         handler = routes.get(exchange.method, {}).get(path)
