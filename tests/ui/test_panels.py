@@ -137,6 +137,13 @@ def test_a_quantile_says_how_sure_it_is() -> None:
     assert re.search(r"TTFT +250 ms +<300 ms +~>120 s +~1\.0 s", text)
 
 
+def test_long_quantiles_do_not_touch() -> None:
+    weak = Quantile(0.3, "<", weak=True)
+    server = replace(BUSY_SERVER, latency=LatencySet(60.0, ttft=Latency(3, 0.25, weak, weak, weak)))
+    text = "\n".join(screen(view_of(replace(busy(), servers=(server,))), (80, 24)))
+    assert re.search(r"TTFT +250 ms( +~<300ms){3}", text)
+
+
 def test_a_stale_server_keeps_its_numbers_and_says_their_age() -> None:
     view = view_of(stale(), 10)
     rows = screen(view, (100, 30))

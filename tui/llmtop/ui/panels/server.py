@@ -162,7 +162,9 @@ def quantile_span(value: Quantile | None, view: View) -> Span:
     if value is None:
         return Span(f"{UNKNOWN:>8}", "label")
     mark = ("~" if value.weak else "") + ("" if value.bound == "=" else value.bound)
-    return Span(f"{mark + seconds(value.value_s):>8}", "dim" if value.weak else view.value)
+    text = mark + seconds(value.value_s)
+    text = text if len(text) < 8 else text.replace(" ", "")  # so that columns do not touch
+    return Span(f"{text:>8}", "dim" if value.weak else view.value)
 
 
 def _with_chart(lines: list[Line], drawn: list[Line], rows: int) -> list[Line]:
