@@ -36,7 +36,7 @@ def there_and_back(view: StartupView, **options: bool) -> StartupView | None:
 def test_everything_but_the_log_comes_back(log: Path) -> None:
     view = StartupView(report(log), ((1.5, 7 * GIB), (2.5, 6 * GIB)), active=True)
     assert view.report.startup.lines
-    silent = replace(view.report, startup=replace(view.report.startup, lines=()))
+    silent = replace(view.report, startup=replace(view.report.startup, lines=(), notices=()))
     assert there_and_back(view) == replace(view, report=silent)
     assert there_and_back(view, log=True) == view
 

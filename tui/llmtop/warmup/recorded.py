@@ -28,10 +28,10 @@ class StartupView:
 
 
 def to_values(view: StartupView, *, log: bool = False) -> dict[str, Any]:
-    """A start-up as plain values; the last lines of its log only when asked for."""
+    """A start-up as plain values; without `log`, of its log only the words of a failure."""
     report = view.report
     if not log:
-        report = replace(report, startup=replace(report.startup, lines=()))
+        report = replace(report, startup=replace(report.startup, lines=(), notices=()))
     thinned = [(round(at, 2), value) for at, value in least_of_each(view.readings, MOST_READINGS)]
     values: dict[str, Any] = plain(replace(view, report=report, readings=tuple(thinned)))
     return values
