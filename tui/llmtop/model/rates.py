@@ -135,9 +135,9 @@ class RowWindow:
         return self._points[-1].row.gauges.get(signal) if self._points else None
 
     def span_for(self, signal: str) -> float:
-        """The window for a counter: a longer one where it rose by a few of the steps that its digits allow."""
-        change = self._change(signal, RATE_WINDOW_S)
-        if self._digits is None or change is None or not self.gauge("running"):
+        """The window for a counter; a longer one where work has moved it by only a few steps of its last digit."""
+        change = self._change(signal, RATE_WINDOW_S) if self._digits and self.gauge("running") else None
+        if self._digits is None or change is None:
             return RATE_WINDOW_S
         value = self._points[-1].row.counters[signal]
         step = 10.0 ** (math.floor(math.log10(value)) + 1 - self._digits) if value > 0 else 0.0
