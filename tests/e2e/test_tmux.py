@@ -69,7 +69,8 @@ class Tmux:
 @pytest.fixture
 def tmux(tmp_path: Path) -> Iterator[Tmux]:
     """`llmtop demo` at 80x24."""
-    environ = environment(tmp_path, {"TERM": "xterm-256color"})
+    # a shell that exports its size must not fix that of the screen
+    environ = environment(tmp_path, {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"})
     for name in ("TMUX", "NO_COLOR", "LLMTOP_THEME", "TEXTUAL_THEME"):
         environ.pop(name, None)
     server = Tmux(tmp_path / "tmux", environ)

@@ -51,7 +51,7 @@ class CellDiffDriver(LinuxDriver):
             if self._unknown:
                 self._unknown = False
                 self._diff.mark_unknown()
-            output = self._diff.feed(data, self._terminal_size())
+            output = self._diff.feed(data, self._get_terminal_size())
         if output:
             super().write(output)
 
@@ -73,13 +73,13 @@ class CellDiffDriver(LinuxDriver):
             self._unknown = True
         super().process_message(message)
 
-    def _terminal_size(self) -> tuple[int, int]:
-        """Return the size of the terminal itself; Textual's own idea of it may be a moment old."""
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """Return the size of the terminal itself: an exported COLUMNS is that of another time or place."""
         try:
             columns, rows = os.get_terminal_size(sys.__stderr__.fileno() if sys.__stderr__ else self.fileno)
         except (OSError, ValueError):
             columns = rows = 0
-        return (columns, rows) if columns and rows else self._get_terminal_size()
+        return (columns, rows) if columns and rows else super()._get_terminal_size()
 
 
 class RepaintingApp(App[ReturnType]):
