@@ -144,6 +144,25 @@ def test_long_quantiles_do_not_touch() -> None:
     assert re.search(r"TTFT +250 ms( +~<300ms){3}", text)
 
 
+def test_a_narrow_header_keeps_the_state() -> None:
+    snapshot = replace(busy(), simulated=True)
+    assert re.search(r"^ gpt-oss\S+ +SERVING +simulated +\d s ago", header_text(snapshot, 40))
+    assert re.search(r"^ llmtop +gpt-oss\S+ +SERVING ", header_text(snapshot, 60))
+
+
+def header_text(snapshot: Snapshot, cells: int) -> str:
+    return plain(header(view_of(snapshot), cells))
+
+
+def test_the_evidence_of_a_limit_is_worth_more_than_its_words() -> None:
+    evidence = "no queue for 100 % of the last 30 s"
+    server = replace(BUSY_SERVER, limited_by="UNDERLOADED", limited_by_evidence=evidence)
+    snapshot = replace(busy(), servers=(server,), limited_by="UNDERLOADED")
+    for width, words in ((80, ""), (120, "nothing: more users would fit  ")):
+        text = "\n".join(screen(view_of(snapshot), (width, 24)))
+        assert f"limited by UNDERLOADED  {words}{evidence}" in text
+
+
 def test_a_stale_server_keeps_its_numbers_and_says_their_age() -> None:
     view = view_of(stale(), 10)
     rows = screen(view, (100, 30))

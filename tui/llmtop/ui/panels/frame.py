@@ -56,7 +56,9 @@ def header(view: View, cells: int) -> Line:
     state = Span(f" {server.state} ", STATE_STYLE[server.state])
     name = server.name or server.model or UNKNOWN
     room = cells - width(right) - width((state,)) - 12
-    left = [Span(" llmtop  ", "accent"), *crop((Span(name, "bold"),), max(8, min(room, 48))), Span("  "), state]
+    # on a narrow screen the state is worth more than the name of the program
+    start = Span(" llmtop  ", "accent") if room >= 8 else MARGIN
+    left = [start, *crop((Span(name, "bold"),), max(8, min(room, 48))), Span("  "), state]
     for text in (
         _address(server),
         engine_text(server.engine, server.version),
@@ -178,12 +180,10 @@ def _limit_line(view: View, cells: int) -> Line:
     }
     style = "ok" if code == "UNDERLOADED" else "low" if code else "dim"
     left = line(Span("limited by ", "label"), Span(code or UNKNOWN, style))
-    if code:
-        left = line(
-            *left,
-            Span(f"  {words.get(code, '')}", ""),
-            Span(f"  {server.limited_by_evidence or ''}" if server else "", "dim"),
-        )
+    if server and code:
+        evidence = Span(f"  {server.limited_by_evidence or ''}", "dim")
+        full = (*left, Span(f"  {words.get(code, '')}"), evidence)
+        left = full if width(full) <= cells else (*left, evidence)  # figures are worth more than words
     if view.note:  # the answer to a key goes before what the line says anyway
         return spread(left, line(Span(view.note, "info")), cells)
     return pair(crop(left, cells), line(Span(f"charts {view.step_s:g} s/column", "dim")), cells)
