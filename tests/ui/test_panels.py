@@ -158,8 +158,8 @@ def test_the_evidence_of_a_limit_is_worth_more_than_its_words() -> None:
     evidence = "no queue for 100 % of the last 30 s"
     server = replace(BUSY_SERVER, limited_by="UNDERLOADED", limited_by_evidence=evidence)
     snapshot = replace(busy(), servers=(server,), limited_by="UNDERLOADED")
-    for width, words in ((80, ""), (120, "nothing: more users would fit  ")):
-        text = "\n".join(screen(view_of(snapshot), (width, 24)))
+    for cells, words in ((80, ""), (120, "nothing: more users would fit  ")):
+        text = "\n".join(screen(view_of(snapshot), (cells, 24)))
         assert f"limited by UNDERLOADED  {words}{evidence}" in text
 
 

@@ -392,10 +392,11 @@ def nvml_status(sample: dict[str, Any]) -> dict[str, Any]:
     return status
 
 
+@pytest.mark.parametrize("node", ["1", "NOT_SUPPORTED"])
 @pytest.mark.parametrize("case", ["gh200-vllm", "gh200-cache-in-hbm"])
-def test_two_pools_of_a_live_gh200(library: Path, tmp_path: Path, case: str) -> None:
+def test_two_pools_of_a_live_gh200(library: Path, tmp_path: Path, case: str, node: str) -> None:
     expected = json.loads((FIXTURES / "host" / case / "expect.json").read_text())
-    used = f"gpu0.mem.used = {expected['with_device']['mem_used_mib']}M"
+    used = f"gpu0.mem.used = {expected['with_device']['mem_used_mib']}M\ngpu0.numa_node = {node}"
     with Live(library, scenario(tmp_path, "gh200", used), FIXTURES / "host" / case) as live:
         found = live.until(ready)["pools"]
     for told, pool in zip(expected["pools"], found, strict=True):

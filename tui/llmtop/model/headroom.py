@@ -35,6 +35,7 @@ HBM_CRITICAL = (_GIB // 2, 0.01)
 TREND_S = 3.25  # a little more than three readings a second apart
 TREND_MIN_S = 1.9
 TREND_NOISE = 2**20  # bytes/s: slower than this is not falling
+SAME_SIZE = 0.03
 HOLD_S = 3.0  # a state is left only after this long below it
 
 _GRACE = re.compile(r"\bG[HB][1-9]00\b")
@@ -136,13 +137,25 @@ def _cache_in_hbm(device: Device, sample: MachineSample) -> int | None:
 
 
 def _hbm_nodes(devices: Sequence[Device], mem: MemInfo) -> list[NodeMem]:
-    """The NUMA nodes made of HBM: those NVML names, else (on Grace) those with memory and no CPUs."""
+    """The NUMA nodes made of HBM: those NVML names, else (on Grace) those with memory and no CPUs.
+
+    Where nobody says which node has CPUs, it is the one as large as a device.
+    """
     named = {device.numa_node for device in devices if device.numa_node is not None}
     nodes = [mem.nodes[n] for n in sorted(named) if n in mem.nodes and mem.nodes[n].has_cpus is not True]
     nodes = [node for node in nodes if node.total > 0]
     if nodes or not any(is_grace(device.name) for device in devices):
         return nodes
-    return [node for node in mem.nodes.values() if node.has_cpus is False and node.total > 0]
+    populated = [node for node in mem.nodes.values() if node.total > 0]
+    bare = [node for node in populated if node.has_cpus is False]
+    untold = [node for node in populated if node.has_cpus is None]
+    return bare or [node for node in untold if any(_as_large(node, device) for device in devices)]
+
+
+def _as_large(node: NodeMem, device: Device) -> bool:
+    """Whether a node may be a device's memory: the driver keeps less than a hundredth of a GH200's to itself."""
+    total = device.memory.total if device.memory is not None else 0
+    return abs(node.total - total) < SAME_SIZE * total
 
 
 def _lpddr(mem: MemInfo, devices: Sequence[Device], cdmm: bool) -> Pool:
