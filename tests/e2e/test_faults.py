@@ -418,6 +418,16 @@ def test_odd_side_doors_cost_only_themselves(tmp_path: Path, answer: bytes) -> N
             (None, None, None, None),
         ),
         (b"llamacpp:requests_processing 0\n", "/props", ["x"], (None, None, None, None)),
+        (b"llamacpp:requests_processing 0\n", "/props", {"model_path": "/a/b/"}, (None, None, None, None)),
+        (b"llamacpp:requests_processing 0\n", "/props", {"model_path": r"C:\me\m.gguf"}, ("m.gguf", None, None, None)),
+        (b"llamacpp:requests_processing 0\n", "/props", {"model_path": "../me/m.gguf"}, ("m.gguf", None, None, None)),
+        (b"sglang:num_running_reqs 0\n", "/server_info", {"context_length": 10**400}, (None, None, None, None)),
+        (
+            b"sglang:num_running_reqs 0\n",
+            "/v1/models",
+            {"data": [{"id": "m", "max_model_len": True}]},
+            ("m", None, None, None),
+        ),
     ],
 )
 def test_other_engines_say_at_their_own_doors_what_they_are(

@@ -254,6 +254,19 @@ def test_a_start_up_is_recorded_and_replayed(tmp_path: Path) -> None:
         assert terminal.end() == 0
 
 
+def test_a_start_up_is_followed_without_a_screen_too_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    path, temp = tmp_path / "start.jsonl", tmp_path / "tmp"
+    temp.mkdir()
+    demo = ("demo", "gb10", "--warmup", "--speed", "100", *FAST, "--record", str(path))
+    with Program(tmp_path, *demo, env={"TMPDIR": str(temp)}) as program:
+        starting = program.wait_state("STARTING")
+        assert starting["reason"].startswith("start-up: ")
+        program.wait(lambda line: line["servers"][0]["state"] in ("SERVING", "IDLE"), "a server")
+        program.stop(signal.SIGTERM)
+    assert '{"event":"startup"' in path.read_text()
+    assert list(temp.iterdir()) == []
+
+
 def test_exports(recorded: tuple[Path, list[str]], tmp_path: Path) -> None:
     path, lines = str(recorded[0]), snapshot_lines(recorded[0])
     table = list(csv.DictReader(io.StringIO("\n".join(_export(tmp_path, path, "--csv")))))

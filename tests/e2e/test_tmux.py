@@ -70,7 +70,7 @@ class Tmux:
 def tmux(tmp_path: Path) -> Iterator[Tmux]:
     """`llmtop demo` at 80x24."""
     # a shell that exports its size must not fix that of the screen
-    environ = environment(tmp_path, {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"})
+    environ = environment(tmp_path, {"TERM": "xterm-256color", "COLUMNS": "20000", "LINES": "20000"})
     for name in ("TMUX", "NO_COLOR", "LLMTOP_THEME", "TEXTUAL_THEME"):
         environ.pop(name, None)
     server = Tmux(tmp_path / "tmux", environ)

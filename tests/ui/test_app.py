@@ -258,6 +258,13 @@ async def test_the_help_has_every_key_and_scrolls() -> None:
             assert words in seen
 
 
+async def test_the_help_of_a_narrow_screen_has_its_texts() -> None:
+    async with session((40, 12)) as s:
+        await s.press("question_mark")
+        assert re.search(r"l +Load\s+Plan a load test of the selected\s+server;", s.text)
+        assert "…" not in "".join(s.rows[1:])
+
+
 async def test_the_screen_does_not_change_while_nothing_does() -> None:
     async with session((132, 43)) as s:
         snapshot = busy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import pty
@@ -13,10 +14,14 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
 
 import pyte
 import pytest
+from textual.app import App
 from textual.driver import Driver
+from textual.drivers._writer_thread import WriterThread
 from textual.drivers.headless_driver import HeadlessDriver
 from textual.drivers.linux_driver import LinuxDriver
 
@@ -170,3 +175,27 @@ def test_only_the_linux_driver_is_replaced(
 ) -> None:
     monkeypatch.setenv("LLMTOP_DIFF", switch)
     assert driver_class_for(base) is expected
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_writer_that_has_died_with_its_terminal_holds_nothing_up() -> None:
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTSTP, signal.SIGCONT)}
+    driver = CellDiffDriver(App[None]())
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+    gone = Path("/dev/full").open("w")  # noqa: SIM115  its end is an error of its own
+    driver._writer_thread = WriterThread(gone)
+    driver._writer_thread.start()
+
+    def draw_and_leave() -> None:
+        for number in range(100):  # more than its queue holds
+            driver.write(f"\x1b[1;1H{number}")
+        driver.close()
+
+    leaving = Thread(target=draw_and_leave, daemon=True)
+    leaving.start()
+    await asyncio.to_thread(leaving.join, PATIENCE_S)
+    assert not leaving.is_alive()
+    assert not driver._writer_thread.is_alive()
+    with pytest.raises(OSError, match="No space"):
+        gone.close()

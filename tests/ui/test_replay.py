@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -256,6 +257,23 @@ async def test_without_a_start_up_there_is_no_page_of_it(path: Path) -> None:
         await s.press("w")
         assert s.page == "dashboard"
         assert "Warm-up" not in s.rows[-1]
+
+
+async def test_a_start_up_at_no_time_does_not_end_the_replay(tmp_path: Path) -> None:
+    path = with_startup(tmp_path / "run.jsonl")
+    odd = re.sub(r'"min_headroom_time":null', '"min_headroom_time":1e17', path.read_text())
+    path.write_text(odd)
+    async with replaying(path, 15, (120, 40)) as s:
+        await until(s, lambda: s.page == "warmup")
+        assert "another version" in s.text
+
+
+async def test_a_start_up_on_a_narrow_screen_keeps_its_headroom(tmp_path: Path) -> None:
+    async with replaying(with_startup(tmp_path / "run.jsonl"), 15, (40, 12)) as s:
+        await until(s, lambda: s.page == "warmup")
+        assert "headroom 23.3 of 119.6 GiB" in s.text
+        assert "GiB left" in s.text
+        assert re.search(r"reading weights +\d+\.\d s +–", s.text)
 
 
 async def test_a_start_up_of_another_version_does_not_end_the_replay(tmp_path: Path) -> None:

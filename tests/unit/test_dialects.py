@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from crank import Crank
 from llmtop.model.snapshot import ServerView, State
 from llmtop.sources.iterations import as_page, read_iterations
+from llmtop.sources.slots import Slots
 
 
 def watched(*pages: str, every_s: float = 1.0) -> ServerView:
@@ -186,7 +189,7 @@ def test_llamacpp_prints_six_digits() -> None:
 
     pages = [page(f"{1.234e6 + int(0.07 * n) * 10:.6g}") for n in range(59)]  # 0.7 tok/s, ten at a time
     assert watched(*pages).rates.generation_tok_s == pytest.approx(0.7, rel=0.05)  # over 58 s; over 10 s it is 1
-    assert watched(*pages[-12:]).rates.generation_tok_s == pytest.approx(10 / 11)  # all that there is
+    assert watched(*pages[-12:]).rates.generation_tok_s is None  # one step says nothing of a speed
     idle = [one.replace("processing 1", "processing 0") for one in pages[-12:]]
     still = [idle[-1]] * 12
     assert watched(*pages, *still).rates.generation_tok_s == 0.0
@@ -214,6 +217,13 @@ def test_llamacpp_decodes_though_its_token_counter_waits() -> None:
     assert watched(*[pages[0]] * 9).state is State.STALLED
 
 
+def test_digits_that_do_not_move_are_no_stall_for_a_minute() -> None:
+    page = "llamacpp:requests_processing 1\nllamacpp:tokens_predicted_total 1.23457e+07\n"
+    assert watched(*[page] * 20).state is State.SERVING
+    assert watched(*[page] * 70).state is State.STALLED
+    assert watched(*[page.replace("e+07", "e+04")] * 20).state is State.STALLED
+
+
 def test_an_iteration_count_that_moves_is_life() -> None:
     crank = Crank()
     for n in range(9):
@@ -230,7 +240,65 @@ def test_one_engine_asleep_and_the_other_idle_is_idle() -> None:
     assert watched(rows.splitlines(keepends=True)[1] + asleep).state is State.SLEEPING
 
 
+def test_another_engine_on_the_port_is_a_restart() -> None:
+    first = "sglang:num_running_reqs 1\nsglang:generation_tokens_total 100\n"
+    second = "llamacpp:requests_processing 1\nllamacpp:tokens_predicted_total 1.23456e+06\n"
+    server = watched(first, first, second)
+    assert (server.engine, server.restarts, server.rates.generation_tok_s) == ("llamacpp", 1, None)
+    rust = "# TYPE x counter\n" + vllm(150) + "# EOF\n"
+    assert watched(vllm(100), rust).restarts == 0  # the other front end of the same engine
+
+
 # the rest
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "sglang:num_pages 1e300\nsglang:page_size 1e300\n",
+        "sglang:num_pages -100\nsglang:page_size 16\n",
+        "sglang:max_total_num_tokens 1e300\nsglang:context_len -4\n",
+        "trtllm_kv_cache_max_blocks 1e300\ntrtllm_kv_cache_tokens_per_block 1e300\n",
+        "sglang:context_len 0.4\nsglang:gen_throughput -5\n",
+    ],
+)
+def test_a_silly_number_is_no_number(page: str) -> None:
+    server = watched(page, page)
+    assert (server.kv_capacity_tokens, server.max_model_len, server.room_requests) == (None, None, None)
+    assert server.rates.generation_tok_s in (None, 0.0)
+
+
+def test_a_sum_that_is_no_number_is_unknown() -> None:
+    rows = "".join(f'vllm:num_preemptions_total{{engine="{e}"}} 1.7e308\n' for e in "01")
+    assert watched(rows).preemptions_total is None
+
+
+@pytest.mark.parametrize(
+    "slot",
+    [
+        {"n_ctx": math.inf},
+        {"n_ctx": math.nan},
+        {"n_ctx": 10**400},
+        {"n_ctx": 4096, "n_prompt_tokens": 10**400, "is_processing": True},
+        {"n_ctx": 4096, "is_processing": True, "next_token": [{"n_decoded": math.inf}]},
+    ],
+    ids=lambda slot: ",".join(slot),
+)
+def test_a_silly_number_in_a_slot_is_no_number(slot: dict[str, object]) -> None:
+    crank, slots = Crank(), Slots()
+    for n in range(3):
+        crank.feed(f"llamacpp:requests_processing 1\nllamacpp:tokens_predicted_total {n}e6\n".encode(), float(n))
+        assert crank.page is not None
+        crank.take(slots.fill(crank.page, [slot]), float(n))
+    assert crank.view().kv_capacity_tokens in (None, 4096)
+
+
+@pytest.mark.parametrize("figure", ["1" + "0" * 400, "Infinity", "NaN", "-1", "true", '"7"'])
+def test_a_silly_number_of_an_iteration_is_no_number(figure: str) -> None:
+    blocks = f'{{"maxNumBlocks": {figure}, "tokensPerBlock": 32}}'
+    gauges = read_iterations(f'[{{"iter": 1, "numQueuedRequests": {figure}, "kvCacheStats": {blocks}}}]'.encode())
+    assert gauges is not None
+    assert Crank().take(as_page(None, gauges, 0.0), 0.0).view().kv_capacity_tokens is None
 
 
 def test_a_number_of_waiting_requests_that_is_none_is_not_shown() -> None:

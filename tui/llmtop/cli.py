@@ -190,7 +190,7 @@ def watch(
 ) -> int:
     """Watch as asked: once, as lines, or on the screen (or what `show` puts in its place).
 
-    `startup` is the log of a start-up to follow on the screen.
+    `startup` is the log of a start-up to follow, `startup_url` the server that it brings up.
     """
     if machine is None:
         from llmtop.sources.machine import LiveMachine
@@ -203,7 +203,7 @@ def watch(
     if args.once:
         return _once(settings, machine, args.json, args.plain)
     if args.json or args.plain or not has_screen():
-        return _stream(settings, machine, args.json)
+        return _stream(settings, machine, args.json, startup, startup_url)
     from llmtop.ui.main import run_ui
 
     return run_ui(settings, machine, startup, startup_url)
@@ -275,8 +275,10 @@ def print_line(text: str) -> None:
         raise UsageError(f"cannot write to standard output: {error.strerror}") from None
 
 
-def _stream(settings: Settings, machine: Any, as_json: bool) -> int:
+def _stream(settings: Settings, machine: Any, as_json: bool, log: Any, log_url: str | None) -> int:
     from llmtop.collect import Poller
+    from llmtop.sources.tee import MachineTee
+    from llmtop.warmup.control import WarmupControl
 
     done: list[BaseException | int] = []
     ended = threading.Event()
@@ -297,11 +299,17 @@ def _stream(settings: Settings, machine: Any, as_json: bool) -> int:
 
     signal.signal(signal.SIGTERM, lambda *_: end(128 + signal.SIGTERM))
     signal.signal(signal.SIGHUP, lambda *_: end(128 + signal.SIGHUP))
-    poller = Poller(settings, machine, take)
+    tee = MachineTee(machine)
+    poller = Poller(settings, tee.branch(), take)
+    startup = WarmupControl(tee, poller, log, log_url)
     poller.start()
-    while not ended.wait(0.5):
+    if startup.wanted:
+        startup.begin()
+    while not ended.wait(0.2 if startup.active else 0.5):
+        startup.step()
         if poller.error is not None:
             raise poller.error
+    startup.end()
     poller.stop()
     _silence_stdout()
     if isinstance(done[0], BaseException):

@@ -31,10 +31,11 @@ def run(argv: list[str], show: Show | None = None) -> int:
     from llmtop.sources.startup_log import follow_file
 
     settings = base_settings(args, load_user_config())
-    starting = args.warmup or args.oom
-    log = Path(tempfile.mkdtemp(prefix="llmtop-demo-")) / "vllm.log" if starting else None
     try:
-        with launch(machine, log=log, **options) as demo:
+        with (
+            tempfile.TemporaryDirectory(prefix="llmtop-demo-") as folder,
+            launch(machine, log=(log := _log(args, Path(folder))), **options) as demo,
+        ):
             model = profile.load(machine)
             lines = follow_file(log) if log else None
             target = Target(demo.url, max_num_seqs=model.engine.max_num_seqs)
@@ -48,6 +49,11 @@ def run(argv: list[str], show: Show | None = None) -> int:
             )
     except (RuntimeError, profile.ProfileError) as error:
         raise UsageError(str(error)) from None
+
+
+def _log(args: argparse.Namespace, folder: Path) -> Path | None:
+    """Where a simulated start-up writes its log."""
+    return folder / "vllm.log" if args.warmup or args.oom else None
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from llmtop.model import kv
@@ -25,9 +26,9 @@ def total(rows: Rows, name: str) -> int | None:
 
 
 def counter_total(rows: Rows, name: str) -> int | None:
-    """A counter of all rows that have it."""
-    known = [row.counters[name] for row in rows if name in row.counters]
-    return int(sum(known)) if known else None
+    """A counter of all rows that have it; None for a sum that is no number."""
+    known = sum(row.counters[name] for row in rows if name in row.counters)
+    return int(known) if math.isfinite(known) and any(name in row.counters for row in rows) else None
 
 
 def whole(value: float | None) -> int | None:

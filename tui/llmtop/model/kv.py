@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from llmtop.model.page import RowKey, RowSample
+from llmtop.model.page import MOST_TOKENS, RowKey, RowSample
 from llmtop.model.rates import RowWindow
 
 
@@ -50,7 +50,7 @@ def capacities(rows: Sequence[RowSample]) -> dict[RowKey, tuple[int | None, bool
     result: dict[RowKey, tuple[int | None, bool]] = {}
     for row in rows:
         config, gauge = row.config, row.gauges.get("kv_capacity")
-        if gauge:
+        if gauge and 0 < gauge < MOST_TOKENS:
             result[row.key] = (int(gauge), False)
         elif config is None:
             result[row.key] = (None, False)
@@ -107,7 +107,7 @@ def _model_len(rows: Sequence[RowSample]) -> int | None:
     """The context length: as exported, or size / concurrency, which vLLM computes from it."""
     for row in rows:
         exported = row.gauges.get("max_model_len")
-        if exported:
+        if exported is not None and 1 <= exported < MOST_TOKENS:
             return int(exported)
         config = row.config
         if config and config.size_tokens and config.max_concurrency:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-MOST_REQUESTS = 1e9  # more is no number of requests
+MOST_REQUESTS, MOST_TOKENS = 1e9, 1e15  # more is no number of requests, or tokens
 RowKey = tuple[str, str]  # (model, engine); model "" where the page does not name it
 
 

@@ -19,6 +19,7 @@ LATENCY_WINDOW_S = 60.0
 STALL_AFTER_S = 5.0
 STALL_AFTER_POLLS = 3
 STEPS_NEEDED = 20  # fewer are off by more than 5 %
+STEPS_AT_LEAST = 3
 # any of these moving means that the engine works; a long prefill moves only the iteration count
 # what moves while an engine works and is no counter
 _PULSES = ("generation_rate", "pulse")
@@ -85,7 +86,8 @@ class RowWindow:
     def stalled(self) -> bool:
         """Requests run, and nothing of what could move has moved for long enough to say so."""
         could = any(value >= 0 for value in self._progress)
-        return could and self._still_polls >= STALL_AFTER_POLLS and self.still_s >= STALL_AFTER_S
+        patience = STALL_AFTER_S if all(self._step(value) <= 1.0 for value in self._progress) else LATENCY_WINDOW_S
+        return could and self._still_polls >= STALL_AFTER_POLLS and self.still_s >= patience
 
     def _base(self, window_s: float) -> _Point | None:
         """The page about `window_s` before the newest one, or the oldest there is."""
@@ -137,16 +139,28 @@ class RowWindow:
     def span_for(self, signal: str) -> float:
         """The window for a counter; a longer one where work has moved it by only a few steps of its last digit."""
         change = self._change(signal, RATE_WINDOW_S) if self._digits and self.gauge("running") else None
-        if self._digits is None or change is None:
+        if change is None:
             return RATE_WINDOW_S
-        value = self._points[-1].row.counters[signal]
-        step = 10.0 ** (math.floor(math.log10(value)) + 1 - self._digits) if value > 0 else 0.0
+        step = self._step(self._points[-1].row.counters[signal])
         return LATENCY_WINDOW_S if step > 1.0 and change[0] < STEPS_NEEDED * step else RATE_WINDOW_S
 
+    def _step(self, value: float) -> float:
+        """By how much a counter moves at least, as it is printed."""
+        if self._digits is None or value <= 0:
+            return 0.0
+        return 10.0 ** (math.floor(math.log10(value)) + 1 - self._digits)
+
+    def too_coarse(self, signal: str, change: float | None) -> bool:
+        """Whether a counter rose, and by so few of its steps that this says nothing of its speed."""
+        step = self._step(self._points[-1].row.counters.get(signal, 0.0)) if self._points else 0.0
+        return step > 1.0 and change is not None and 0 < change < STEPS_AT_LEAST * step
+
     def rate(self, signal: str) -> float | None:
-        """A counter per second over the rate window."""
+        """A counter per second over the rate window; None where its digits say nothing of it."""
         change = self._change(signal, self.span_for(signal))
-        return change[0] / change[1] if change is not None and change[1] > 0 else None
+        if change is None or change[1] <= 0 or self.too_coarse(signal, change[0]):
+            return None
+        return change[0] / change[1]
 
     def gauge_slope(self, signal: str) -> float | None:
         """How fast a gauge moved over the rate window, per second."""

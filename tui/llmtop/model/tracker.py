@@ -119,9 +119,11 @@ class ServerTracker:
             self._page = replace(self._page, partial=True)
 
     def _restarted(self, page: Page) -> bool:
-        """A new process start time; or, where the page has none, a port that was dead in between."""
+        """Another engine, a new process start time; or, where the page has none, a port that was dead in between."""
         if self._page is None:
             return False
+        if self._page.dialect.partition("-")[0] != page.dialect.partition("-")[0]:
+            return True
         before, now = self._page.start_time, page.start_time
         if before is not None and now is not None:
             return abs(now - before) > 0.5
@@ -362,10 +364,10 @@ def _generation_rate(window: RowWindow) -> float | None:
     running = window.gauge("running")
     said = window.gauge("generation_rate")
     if said is not None:
-        return said if running else 0.0
+        return None if said < 0 else said if running else 0.0
     span = window.span_for("generation")
     busy, generated = window.delta("generation_busy_s", span), window.delta("generation", span)
-    if busy is None:
+    if busy is None or window.too_coarse("generation", generated):
         return window.rate("generation")
     if busy > 0 and generated is not None:
         return generated / busy

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from llmtop.model.tracker import Identity
 from llmtop.model.units import LABEL_LIMIT, clean
+from llmtop.sources.numbers import is_limit
 
 VERSION_CHARS = 40
 Keys = tuple[str, ...]  # one inside the other
@@ -19,6 +21,7 @@ class Door:
 
     path: str
     model: tuple[Keys, ...] = ()
+    model_file: Keys = ()
     version: tuple[Keys, ...] = ()
     max_model_len: tuple[Keys, ...] = ()
     max_num_seqs: tuple[Keys, ...] = ()
@@ -27,7 +30,8 @@ class Door:
 DOORS: Mapping[str, Door] = {
     "llamacpp": Door(
         "/props",
-        model=(("model_alias",), ("model_path",)),
+        model=(("model_alias",),),
+        model_file=("model_path",),
         version=(("build_info",),),
         max_model_len=(("default_generation_settings", "n_ctx"),),
         max_num_seqs=(("total_slots",),),
@@ -44,10 +48,9 @@ DOORS: Mapping[str, Door] = {
 
 def complete(identity: Identity, door: Door, answer: Any) -> Identity:
     """An identity with what the answer of a door adds to it; nothing that was known is changed."""
-    model = _text(answer, door.model)
     return replace(
         identity,
-        model=identity.model or (model.rpartition("/")[2] if model and model.startswith("/") else model),
+        model=identity.model or _text(answer, door.model) or _file_name(answer, door.model_file),
         version=identity.version or _text(answer, door.version, VERSION_CHARS),
         max_model_len=identity.max_model_len or _whole(answer, door.max_model_len),
         max_num_seqs=identity.max_num_seqs or _whole(answer, door.max_num_seqs),
@@ -60,6 +63,12 @@ def _at(answer: Any, keys: Keys) -> Any:
     return answer
 
 
+def _file_name(answer: Any, keys: Keys) -> str | None:
+    """The name of a file without its folders, which are the server's own affair."""
+    path = _at(answer, keys) if keys else None
+    return clean(re.split(r"[/\\]", path)[-1]) or None if isinstance(path, str) else None
+
+
 def _text(answer: Any, places: tuple[Keys, ...], limit: int = LABEL_LIMIT) -> str | None:
     found = (_at(answer, keys) for keys in places)
     return next((clean(value, limit) for value in found if isinstance(value, str) and value), None)
@@ -67,4 +76,4 @@ def _text(answer: Any, places: tuple[Keys, ...], limit: int = LABEL_LIMIT) -> st
 
 def _whole(answer: Any, places: tuple[Keys, ...]) -> int | None:
     found = (_at(answer, keys) for keys in places)
-    return next((value for value in found if type(value) is int and value > 0), None)
+    return next((value for value in found if is_limit(value)), None)

@@ -11,6 +11,7 @@ from typing import Any
 
 from llmtop.model.page import Page, RowSample
 from llmtop.sources.dialects import TRTLLM
+from llmtop.sources.numbers import plain_number
 
 PROMETHEUS = "/prometheus/metrics"
 
@@ -45,17 +46,13 @@ def has_gauges(page: Page | None) -> bool:
 def _gauges(newest: dict[str, Any]) -> dict[str, float]:
     cache = newest.get("kvCacheStats")
     cache = cache if isinstance(cache, dict) else {}
-    used, blocks = _number(cache.get("usedNumBlocks")), _number(cache.get("maxNumBlocks"))
-    size = _number(cache.get("tokensPerBlock"))
+    used, blocks = plain_number(cache.get("usedNumBlocks")), plain_number(cache.get("maxNumBlocks"))
+    size = plain_number(cache.get("tokensPerBlock"))
     found = {
-        "running": _number(newest.get("numActiveRequests")),
-        "waiting": _number(newest.get("numQueuedRequests")),
+        "running": plain_number(newest.get("numActiveRequests")),
+        "waiting": plain_number(newest.get("numQueuedRequests")),
         "kv_usage": used / blocks if used is not None and blocks else None,
         "kv_capacity": blocks * size if blocks and size else None,
-        "pulse": _number(newest.get("iter")),
+        "pulse": plain_number(newest.get("iter")),
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None

@@ -162,7 +162,8 @@ def _sample(key: RowKey, row: _Row) -> RowSample:
 
 def _derive(gauges: dict[str, float], name: str, source: str, of: Callable[[float], float | None]) -> None:
     """A gauge that the page does not give, from another that it gives."""
-    if name not in gauges and source in gauges and (value := of(gauges[source])) is not None:
+    value = of(gauges[source]) if name not in gauges and source in gauges else None
+    if value is not None and 0 <= value < math.inf:
         gauges[name] = value
 
 

@@ -18,6 +18,7 @@ from llmtop.sources.client import BrokenOff, CannotConnect, Client, TooLarge, op
 from llmtop.sources.doors import DOORS, VERSION_CHARS, complete
 from llmtop.sources.exposition import Exposition
 from llmtop.sources.iterations import PROMETHEUS, as_page, has_gauges, read_iterations
+from llmtop.sources.numbers import is_limit
 from llmtop.sources.page import read_page
 from llmtop.sources.slots import Slots
 
@@ -127,7 +128,7 @@ class ServerSource:
         self.identity = replace(
             self.identity,
             model=clean(name) if isinstance(name, str) else None,
-            max_model_len=length if isinstance(length, int) and length > 0 else None,
+            max_model_len=length if is_limit(length) else None,
         )
 
     async def _ask_version(self) -> None:

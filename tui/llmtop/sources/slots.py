@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmtop.model.page import Page
+from llmtop.sources.numbers import plain_number
 
 
 class Slots:
@@ -53,4 +54,4 @@ def _cache(slots: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+    return plain_number(value) or 0.0

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from threading import RLock
+from queue import Full
+from threading import RLock, Thread
 from types import FrameType
 from typing import Any
 
@@ -21,6 +22,8 @@ from textual.events import Resize
 from textual.message import Message
 
 from llmtop.ui.celldiff import CellDiff
+
+LOOK_S = 0.2
 
 
 def driver_class_for(base: type[Driver]) -> type[Driver]:
@@ -35,6 +38,8 @@ class CellDiffDriver(LinuxDriver):
 
     def __init__(self, app: App[Any], **options: Any) -> None:
         super().__init__(app, **options)
+        # until the first Resize the app lays out for this, and without it for an exported COLUMNS
+        self._size = self._size or self._get_terminal_size()
         self._diff = CellDiff(shifts=os.environ.get("LLMTOP_SHIFT") != "0")
         # Set by signals and by the input thread, read by `write`: they must not touch the grid themselves.
         self._unknown = True
@@ -53,7 +58,27 @@ class CellDiffDriver(LinuxDriver):
                 self._diff.mark_unknown()
             output = self._diff.feed(data, self._get_terminal_size())
         if output:
-            super().write(output)
+            self._send(output)
+
+    def _send(self, output: str) -> None:
+        """Hand it to the writer; to one that has died with its terminal nobody could hand anything."""
+        writer = self._writer_thread
+        while writer is not None and writer.is_alive():
+            try:
+                writer._queue.put(output, timeout=LOOK_S)
+                return
+            except Full:
+                continue
+
+    def close(self) -> None:
+        """Let the writer write what is left, as long as it lives."""
+        writer = self._writer_thread
+        if writer is None:
+            return
+        stopping = Thread(target=writer.stop, daemon=True)
+        stopping.start()
+        while stopping.is_alive() and writer.is_alive():
+            stopping.join(LOOK_S)
 
     def start_application_mode(self) -> None:
         """Enter application mode; from then on a changed window size makes the content unknown."""

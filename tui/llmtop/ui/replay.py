@@ -37,7 +37,7 @@ from llmtop_widgets.text import Line, Span, line
 LIVE_ACTIONS = frozenset(("mark", "record"))  # what cannot be done to the past
 LOAD_ACTIONS = frozenset(row.name for row in LOAD_KEYS)
 NARROW = 72
-UNREADABLE = (LookupError, TypeError, ValueError, ArithmeticError)
+UNREADABLE = (LookupError, TypeError, ValueError, ArithmeticError, OSError)  # OSError: no such time
 OTHERS = [line(Span("results as another version of llmtop wrote them", "dim"))]
 
 

@@ -6,7 +6,7 @@ import time
 
 from llmtop.model.startup import Phase, Startup
 from llmtop.model.startup_lines import PHASES
-from llmtop.model.units import UNKNOWN, gib
+from llmtop.model.units import UNKNOWN, clean, gib
 from llmtop.ui.panels.machine import gib_scale, tightest_pool
 from llmtop.ui.panels.view import LEVEL_STYLE, View, fact, heading, pair
 from llmtop.warmup.recorded import Readings, StartupView
@@ -17,6 +17,7 @@ from llmtop_widgets.text import Line, Span, beside, crop, fit_text, flow, line, 
 from llmtop_widgets.timechart import chart_lines
 
 NAME = 22
+MOST_CHARS = 600  # of a sentence
 
 
 def warmup_page(seen: StartupView | None, view: View, cells: int, rows: int) -> list[Line]:
@@ -61,7 +62,7 @@ def _headline(report: Report, active: bool, cells: int) -> list[Line]:
     style = {"ready": "ok", "failed": "critical"}.get(startup.state, "info")
     word = {"ready": "READY", "failed": "FAILED"}.get(startup.state, "STARTING" if active else "ENDED")
     version = f"vLLM {startup.version}" if startup.version else ""
-    first, *more = wrap(report.verdict, cells - len(word) - 3) or [""]
+    first, *more = wrap(clean(report.verdict, MOST_CHARS), cells - len(word) - 3) or [""]
     head = line(Span(f" {word} ", style), Span(f" {first}", "bold"))
     return [
         pair(head, line(Span(version, "label")), cells),
@@ -88,7 +89,8 @@ def _memory_now(view: View, cells: int) -> Line:
     if pool.falling_bytes_s and pool.falling_bytes_s > 2**26:
         empty = f", empty in {pool.empty_in_s:.0f} s" if pool.empty_in_s and pool.empty_in_s < 600 else ""
         falling = line(Span(f"falling {gib(pool.falling_bytes_s)} GiB/s{empty}", "low"))
-    return pair(flow(facts, cells - width(falling) - 2), falling, cells)
+    room = max(cells - width(falling) - 2, width(facts[0]))  # the headroom itself is never left out
+    return pair(crop(flow(facts, room), cells), falling, cells)
 
 
 def _timeline(report: Report, cells: int) -> list[Line]:
@@ -97,12 +99,15 @@ def _timeline(report: Report, cells: int) -> list[Line]:
     known = {phase.name: phase for phase in startup.phases}
     longest = max((phase.seconds or 0.0 for phase in startup.phases), default=0.0) or 1.0
     least = min((p.min_headroom_bytes for p in startup.phases if p.min_headroom_bytes is not None), default=None)
-    bar = max(4, cells - NAME - 36)
+    bar = cells - NAME - 36
+    bar = bar if bar >= 4 else 0  # without it the time of the least headroom has no room either
+    name_cells = NAME if bar else min(NAME, cells - 20)
+    left = f"{'headroom GiB':>14}{'at':>10}" if bar else f"{'GiB left':>9}"
     lines = [
         heading("Phases", cells, "time and least headroom of each"),
-        line(Span(f"  {'':<{NAME}}{'took':>8} {'':<{bar}}{'headroom GiB':>14}{'at':>10}", "label")),
+        line(Span(f"  {'':<{name_cells}}{'took':>8} {'':<{bar}}{left}", "label")),
     ]
-    lines += [_phase_row(name, known.get(name), startup, longest, least, bar) for name in PHASES]
+    lines += [_phase_row(name, known.get(name), startup, longest, least, bar, name_cells) for name in PHASES]
     if startup.progress is not None and startup.state == "starting":
         done, speed = startup.progress, read_rate(startup)
         pace = f"  {speed:.2f} GiB/s" if speed else ""
@@ -111,7 +116,9 @@ def _timeline(report: Report, cells: int) -> list[Line]:
     return lines
 
 
-def _phase_row(name: str, phase: Phase | None, startup: Startup, longest: float, least: int | None, bar: int) -> Line:
+def _phase_row(
+    name: str, phase: Phase | None, startup: Startup, longest: float, least: int | None, bar: int, name_cells: int
+) -> Line:
     glyph = glyphs.current()
     current = startup.state == "starting" and startup.phase == name
     failed = startup.failure is not None and (startup.failure.phase or startup.phase) == name
@@ -126,11 +133,11 @@ def _phase_row(name: str, phase: Phase | None, startup: Startup, longest: float,
     note = " *" if phase and phase.inferred else ""
     return line(
         Span(f"{mark} ", style),
-        Span(f"{WORDS[name] + note:<{NAME}}", "bold" if current else "" if phase else "dim"),
+        Span(fit_text(WORDS[name] + note, name_cells), "bold" if current else "" if phase else "dim"),
         Span(f"{took:>8} ", "value" if phase else "dim"),
         *gauge_line(share, bar, "series2", track="axis") if phase else (Span(" " * bar),),
-        Span(f"{gib(low, 2):>14}", "low" if low is not None and low == least else "value"),
-        Span(f"{when:>10}", "label"),
+        Span(f"{gib(low, 2):>{14 if bar else 9}}", "low" if low is not None and low == least else "value"),
+        Span(f"{when:>10}" if bar else "", "label"),
     )
 
 
@@ -182,7 +189,7 @@ def _ledger(report: Report, cells: int) -> list[Line]:
 def _advice(report: Report, cells: int) -> list[Line]:
     advice = report.advice
     lines = [heading("Advice", cells, f"confidence {advice.confidence}")]
-    lines += [line(Span(text, "bold")) for text in wrap(advice.text, cells)]
+    lines += [line(Span(text, "bold")) for text in wrap(clean(advice.text, MOST_CHARS), cells)]
     lines += [line(Span(f"  {glyphs.current().arrow_right} {change}")) for change in advice.changes[:2]]
     return lines + [line(Span(f"  {step}", "dim")) for step in advice.arithmetic[:2]]
 

@@ -36,6 +36,7 @@ MEANINGS = (
 
 KEYS, LABEL = 24, 12  # cells
 SCROLLBAR = 2
+NARROWEST = 20
 
 
 class HelpScreen(ViewScreen):
@@ -78,6 +79,8 @@ def page(cells: int) -> list[Line]:
 
 
 def _entry(head: Line, text: str, cells: int) -> list[Line]:
-    """A text beside its head, in as many lines as it takes."""
-    first, *more = wrap(text, max(20, cells - width(head)))
+    """A text beside its head, below it where there is no room, in as many lines as it takes."""
+    if cells - width(head) < NARROWEST:
+        return [head, *(line(Span(f"    {part}")) for part in wrap(text, cells - 4))]
+    first, *more = wrap(text, cells - width(head))
     return [(*head, Span(first)), *(line(Span(" " * width(head) + rest)) for rest in more)]
