@@ -99,15 +99,13 @@ def _timeline(report: Report, cells: int) -> list[Line]:
     known = {phase.name: phase for phase in startup.phases}
     longest = max((phase.seconds or 0.0 for phase in startup.phases), default=0.0) or 1.0
     least = min((p.min_headroom_bytes for p in startup.phases if p.min_headroom_bytes is not None), default=None)
-    bar = cells - NAME - 36
-    bar = bar if bar >= 4 else 0  # without it the time of the least headroom has no room either
-    name_cells = NAME if bar else min(NAME, cells - 20)
+    name_cells, bar = _columns(cells)
     left = f"{'headroom GiB':>14}{'at':>10}" if bar else f"{'GiB left':>9}"
     lines = [
         heading("Phases", cells, "time and least headroom of each"),
         line(Span(f"  {'':<{name_cells}}{'took':>8} {'':<{bar}}{left}", "label")),
     ]
-    lines += [_phase_row(name, known.get(name), startup, longest, least, bar, name_cells) for name in PHASES]
+    lines += [_phase_row(name, known.get(name), startup, longest, least, cells) for name in PHASES]
     if startup.progress is not None and startup.state == "starting":
         done, speed = startup.progress, read_rate(startup)
         pace = f"  {speed:.2f} GiB/s" if speed else ""
@@ -116,10 +114,14 @@ def _timeline(report: Report, cells: int) -> list[Line]:
     return lines
 
 
-def _phase_row(
-    name: str, phase: Phase | None, startup: Startup, longest: float, least: int | None, bar: int, name_cells: int
-) -> Line:
-    glyph = glyphs.current()
+def _columns(cells: int) -> tuple[int, int]:
+    """Cells of a phase's name and of its bar; without a bar the time of the least headroom has no room either."""
+    bar = cells - NAME - 36
+    return (NAME, bar) if bar >= 4 else (min(NAME, cells - 20), 0)
+
+
+def _phase_row(name: str, phase: Phase | None, startup: Startup, longest: float, least: int | None, cells: int) -> Line:
+    glyph, (name_cells, bar) = glyphs.current(), _columns(cells)
     current = startup.state == "starting" and startup.phase == name
     failed = startup.failure is not None and (startup.failure.phase or startup.phase) == name
     mark = glyph.cross if failed else glyph.arrow_right if current else glyph.check if phase else glyph.dotted

@@ -43,6 +43,7 @@ class HelpScreen(ViewScreen):
     """Keys and meanings."""
 
     name_in_keys = "help"
+    _cells = 0  # that the page is laid out for
 
     def body(self) -> Iterable[Widget]:
         """A page that scrolls."""
@@ -57,8 +58,11 @@ class HelpScreen(ViewScreen):
 
     def draw(self, view: View) -> None:
         """As wide as the screen, as high as that makes it."""
-        del view  # nothing here changes
-        lines = page(self.size.width - SCROLLBAR)
+        del view  # but for the width nothing here changes
+        if self._cells == self.size.width:
+            return
+        self._cells = self.size.width
+        lines = page(self._cells - SCROLLBAR)
         body = self.query_one("#body", LinePanel)
         body.styles.height = len(lines)
         body.set_lines(finish(lines))
