@@ -27,13 +27,13 @@ from typing import Any
 from textual.pilot import Pilot  # noqa: TID251
 from textual.widgets import Input  # noqa: TID251
 
-from llmtop.config import Settings, Target
-from llmtop.sources.demo import profile
-from llmtop.sources.demo.child import launch
-from llmtop.sources.demo.machine import SimulatedMachine
-from llmtop.sources.startup_log import follow_file
+from llmtop.contract.settings import Settings, Target
+from llmtop.demo import profile
+from llmtop.demo.child import launch
+from llmtop.demo.machine import SimulatedMachine
 from llmtop.ui.app import LlmtopApp
 from llmtop.ui.picture import CELL_X, CELL_Y, MARGIN, picture
+from llmtop.warmup.log_source import follow_file
 
 HERE = Path(__file__).parent
 DARK, LIGHT = "textual-dark", "textual-light"

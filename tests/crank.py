@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from llmtop.model.page import Page
-from llmtop.model.snapshot import ServerView
-from llmtop.model.tracker import Failure, ServerTracker
-from llmtop.sources.exposition import Exposition
-from llmtop.sources.page import read_page
+from llmtop.contract.snapshot import ServerView
+from llmtop.engines.exposition import Exposition
+from llmtop.engines.page import read_page
+from llmtop.engines.page_record import Page
+from llmtop.engines.tracker import Failure, ServerTracker
 
 FIXTURES = Path(__file__).parent / "fixtures"
 EPOCH = 1_800_000_000.0

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from textual.pilot import Pilot
 
 from fakes.snapshots import SilentMachine
-from llmtop.config import Settings
-from llmtop.model.snapshot import Snapshot
+from llmtop.contract.settings import Settings
+from llmtop.contract.snapshot import Snapshot
 from llmtop.ui.app import LlmtopApp
 from llmtop.ui.messages import SnapshotReady
 from llmtop.ui.screens.base import ViewScreen

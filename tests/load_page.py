@@ -12,9 +12,9 @@ from textual.widgets import Input
 from cranked_app import Session
 from fakes.demo_client import metrics
 from fakes.snapshots import SilentMachine
-from llmtop.config import Settings, Target
-from llmtop.sources.base import MachineSource
-from llmtop.sources.demo.child import DemoProcess
+from llmtop.contract.settings import Settings, Target
+from llmtop.demo.child import DemoProcess
+from llmtop.machine.source import MachineSource
 from llmtop.ui.app import LlmtopApp
 
 PATIENCE_S = 40.0

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fakes import snapshots as fakes
-from llmtop.contract import to_json
-from llmtop.model.snapshot import Snapshot
-from llmtop.playback import Recording
-from llmtop.record import Recorder
+from llmtop.contract.json import to_json
+from llmtop.contract.snapshot import Snapshot
+from llmtop.recording.read import Recording
+from llmtop.recording.write import Recorder
 
 
 def lived(seconds: int = 30, marks: dict[int, str] | None = None) -> list[Snapshot]:

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.measure import FLOOR, Bench, Size, Usage, Watched, bench
 from bench.pages import BusyPage
-from llmtop.sources.exposition import Exposition
+from llmtop.engines.exposition import Exposition
 
 WIDE, NARROW = (200, 50), (80, 24)
 MANY = 32

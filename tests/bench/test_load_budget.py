@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.sources.demo.child import DemoProcess, launch
+from llmtop.demo.child import DemoProcess, launch
 from measured import Measured
 
 LOAD_BYTES_S, LOAD_FRAMES_S = 12_000, 2.0

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from fakes.demo_client import ids_request, metrics, status, total, wait_for
-from llmtop.sources.demo import profile as profiles
-from llmtop.sources.demo.child import DemoProcess, launch
+from llmtop.demo import profile as profiles
+from llmtop.demo.child import DemoProcess, launch
 
 
 @pytest.fixture(scope="module")

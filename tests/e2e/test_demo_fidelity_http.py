@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmtop.sources.demo.child import DemoProcess, launch
+from llmtop.demo.child import DemoProcess, launch
 from program import COMMAND, environment
 
 SPEED = 5.0

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from fakes.demo_client import events, ids_request, metrics, raw_stream, status, total, wait_for
-from llmtop.sources.demo import profile as profiles
-from llmtop.sources.demo.child import DemoProcess, launch
-from llmtop.sources.demo.machine import SimulatedMachine
+from llmtop.demo import profile as profiles
+from llmtop.demo.child import DemoProcess, launch
+from llmtop.demo.machine import SimulatedMachine
 from program import COMMAND
 
 
@@ -180,7 +180,7 @@ def test_kill_and_end_of_the_parent(own: DemoProcess) -> None:
 
 def test_the_server_ends_with_its_parent() -> None:
     code = (
-        "from llmtop.sources.demo.child import launch; import os;"
+        "from llmtop.demo.child import launch; import os;"
         "d = launch('gb10', no_traffic=True); print(d.process.pid, d.url, flush=True); os._exit(0)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
@@ -205,7 +205,7 @@ def test_a_taken_port_is_said_and_exits_with_2() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        command = [sys.executable, "-m", "llmtop.sources.demo", "gb10", "--port", port]
+        command = [sys.executable, "-m", "llmtop.demo", "gb10", "--port", port]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert done.returncode == 2
     assert "llmtop-demo-server:" in done.stderr

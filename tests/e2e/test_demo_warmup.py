@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 from fakes.demo_client import wait_for
-from llmtop.model.startup import Startup, read_log
-from llmtop.sources.demo import profile as profiles
-from llmtop.sources.demo.child import launch
-from llmtop.sources.demo.machine import SimulatedMachine
-from llmtop.sources.demo.warmup import doomed, free_bytes, grown
+from llmtop.demo import profile as profiles
+from llmtop.demo.child import launch
+from llmtop.demo.machine import SimulatedMachine
+from llmtop.demo.warmup import doomed, free_bytes, grown
+from llmtop.warmup.startup import Startup, read_log
 
 GIB = 2**30
 
@@ -62,7 +62,7 @@ def fetch(url: str) -> str | None:
 @pytest.mark.parametrize("machine", ["gb10", "gh200", "h100"])
 def test_running_out_of_memory_in_graph_capture(machine: str, tmp_path: Path) -> None:
     log = tmp_path / "vllm.log"
-    command = [sys.executable, "-m", "llmtop.sources.demo", machine, "--oom", "--speed", "400", "--log", str(log)]
+    command = [sys.executable, "-m", "llmtop.demo", machine, "--oom", "--speed", "400", "--log", str(log)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert done.returncode == 1
     assert done.stderr == ""

@@ -19,7 +19,7 @@ import pytest
 
 from fakes.nvml import build, environment
 from fakes.truth import TruthServer, truth_server
-from llmtop.load import cli
+from llmtop.commands import load as cli
 from llmtop.load.events import Draining, Event, Finished, LevelDone, LevelStarted, Preflighted, Progress, RequestDone
 from llmtop.load.plan import Level, Plan, Timeouts
 from llmtop.load.runner import LoadError, LoadRun, LoadThread, RunOptions
@@ -214,7 +214,7 @@ def test_two_workers_share_a_level(truth: TruthServer, monkeypatch: pytest.Monke
 
 
 def command(*args: str) -> list[str]:
-    return [sys.executable, "-m", "llmtop.load.cli", *args]
+    return [sys.executable, "-m", "llmtop.commands.load", *args]
 
 
 SMALL = (

@@ -17,7 +17,7 @@ import pytest
 
 from chromium import Page, chromium, find
 from fakes.pages import Engine, PageServer
-from llmtop.web.cli import split
+from llmtop.commands.web import split
 from llmtop.web.gate import Gate
 from program import COMMAND, environment
 from web_program import WebProgram, of_server, tab, visitor

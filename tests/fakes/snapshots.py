@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from llmtop.model.machine import MachineSample
-from llmtop.model.snapshot import (
+from llmtop.contract.snapshot import (
     Device,
     DeviceMemory,
     DeviceProcess,
@@ -24,6 +23,7 @@ from llmtop.model.snapshot import (
     SourceStatus,
     State,
 )
+from llmtop.machine.sample import MachineSample
 
 GIB = 2**30
 NOON = 1_800_000_000.0

@@ -12,9 +12,9 @@ from textual.widgets import Input
 
 from cranked_app import Session, session
 from fakes.snapshots import ALL, BUSY_SERVER, GIB, NOON, busy, data_parallel, hostile, three_servers, unknown
-from llmtop.config import Settings
-from llmtop.model.machine import Dip, MachineSample, MemInfo
-from llmtop.model.snapshot import Device
+from llmtop.contract.settings import Settings
+from llmtop.contract.snapshot import Device
+from llmtop.machine.sample import Dip, MachineSample, MemInfo
 from llmtop.ui.app import THEMES, LlmtopApp
 from llmtop.ui.screens.dashboard import DashboardScreen
 from llmtop_widgets.linetable import LineTable

@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from llmtop.ui.celldiff import CellDiff
+from llmtop.ui.terminal.celldiff import CellDiff
 from llmtop_widgets import Column, LinePanel, LineTable, Row, Span, beside, chart_lines, gauge_line, line
 from pyte_terminal import Terminal
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from llmtop.ui.celldiff import SYNC_END, SYNC_START, CellDiff
+from llmtop.ui.terminal.celldiff import SYNC_END, SYNC_START, CellDiff
 from pyte_terminal import Terminal
 
 SIZE = (40, 5)

@@ -25,13 +25,13 @@ from textual.drivers._writer_thread import WriterThread
 from textual.drivers.headless_driver import HeadlessDriver
 from textual.drivers.linux_driver import LinuxDriver
 
-from llmtop.ui.driver import CellDiffDriver, driver_class_for
+from llmtop.ui.terminal.driver import CellDiffDriver, driver_class_for
 
 WIDTH, HEIGHT = 60, 10
 PATIENCE_S = 20.0
 
 PROGRAM = """
-from llmtop.ui.driver import RepaintingApp
+from llmtop.ui.terminal.driver import RepaintingApp
 from llmtop_widgets import LinePanel, Span, line
 
 class Counter(RepaintingApp[None]):

@@ -11,8 +11,8 @@ import pytest
 from cranked_app import session
 from fakes.snapshots import BUSY_SERVER, busy, idle
 from fakes.truth import TruthServer
+from llmtop.demo.child import DemoProcess, launch
 from llmtop.load.scenarios import SCENARIOS
-from llmtop.sources.demo.child import DemoProcess, launch
 from load_page import asked, fill, phase, shows, until, watching
 
 SPEED = 50.0

@@ -30,7 +30,7 @@ from llmtop.load.plan import Level, Plan
 from llmtop.load.prompts import Profile
 from llmtop.load.scenarios import Options, bench_commands, build
 from llmtop.load.verdict import judge
-from llmtop.model.history import History
+from llmtop.session.history import History
 from llmtop.ui.load_state import LoadState
 from llmtop.ui.panels.load import plan_lines, running_page
 from llmtop.ui.panels.load_answer import comparison_page, result_page

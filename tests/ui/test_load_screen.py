@@ -15,9 +15,9 @@ from cranked_app import Session, session
 from fakes.pages import free_port
 from fakes.snapshots import idle
 from fakes.truth import TruthServer
-from llmtop.sources.demo import profile
-from llmtop.sources.demo.child import DemoProcess, launch
-from llmtop.sources.demo.machine import SimulatedMachine
+from llmtop.demo import profile
+from llmtop.demo.child import DemoProcess, launch
+from llmtop.demo.machine import SimulatedMachine
 from llmtop.ui.screens.load import LoadScreen
 from llmtop_widgets.statusbar import KeyBar
 from load_page import begin, fill, phase, shows, until, watching

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from fakes.snapshots import ALL, BUSY_SERVER, GIB, busy, data_parallel, gh200, h200x8, idle, no_gpu, stale, unknown
-from llmtop.model.history import History
-from llmtop.model.snapshot import Latency, LatencySet, Quantile, ServerView, Snapshot
+from llmtop.contract.snapshot import Latency, LatencySet, Quantile, ServerView, Snapshot
+from llmtop.session.history import History
 from llmtop.ui.panels.frame import body, header, share_rows
 from llmtop.ui.panels.machine import pool_parts
 from llmtop.ui.panels.view import Scales, View

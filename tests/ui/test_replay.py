@@ -14,20 +14,20 @@ import pytest
 
 from cranked_app import Session, session
 from fakes.snapshots import BUSY_SERVER, busy
-from llmtop.config import Settings
+from llmtop.contract.settings import Settings
+from llmtop.contract.snapshot import Snapshot
 from llmtop.load import recorded
 from llmtop.load.events import LevelDone, LevelStarted
 from llmtop.load.plan import Level, Plan
-from llmtop.model.snapshot import Snapshot
-from llmtop.model.startup import read_log
-from llmtop.model.startup_evidence import evidence
-from llmtop.playback import open_recording
-from llmtop.record import Recorder
+from llmtop.recording.read import open_recording
+from llmtop.recording.write import Recorder
 from llmtop.ui.keys import REPLAY_KEYS
 from llmtop.ui.replay import ReplayApp
 from llmtop.warmup import recorded as startups
 from llmtop.warmup.recorded import StartupView
 from llmtop.warmup.report import make_report
+from llmtop.warmup.startup import read_log
+from llmtop.warmup.startup_evidence import evidence
 from llmtop_widgets.statusbar import KeyBar
 
 URL = BUSY_SERVER.url

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from llmtop.ui.sgr import Style, StyleTable, change, parse
+from llmtop.ui.terminal.sgr import Style, StyleTable, change, parse
 
 ATTRIBUTES = ["1", "2", "3", "4", "5", "7", "8", "9", "21", "51", "53"]
 FOREGROUNDS = ["", "31", "97", "38;5;123", "38;2;1;2;3"]

@@ -8,10 +8,10 @@ import pytest
 
 from cranked_app import session
 from fakes.snapshots import ALL, BUSY_SERVER, GIB, UNIFIED_POOL, busy, down, gh200, stale, unknown
+from llmtop.contract.snapshot import Rates, ServerView, Snapshot
 from llmtop.load.events import Finished
 from llmtop.load.plan import Plan
-from llmtop.model.history import History
-from llmtop.model.snapshot import Rates, ServerView, Snapshot
+from llmtop.session.history import History
 from llmtop.ui.load_state import LoadState
 from llmtop.ui.messages import LoadNews
 from llmtop.ui.panels.stage import Grid, best_grid, figures, stage_page

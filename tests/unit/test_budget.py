@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.model.budget import Evidence, advise, default_utilization, ledger, parse_version, round_down
-from llmtop.model.budget_failure import advise_failure
-from llmtop.model.preflight import Plan, preflight
-from llmtop.model.startup import read_log
-from llmtop.model.startup_evidence import MachineMemory, evidence
-from llmtop.model.startup_failure import Failure
+from llmtop.warmup.budget import Evidence, advise, default_utilization, ledger, parse_version, round_down
+from llmtop.warmup.budget_failure import advise_failure
+from llmtop.warmup.preflight import Plan, preflight
+from llmtop.warmup.startup import read_log
+from llmtop.warmup.startup_evidence import MachineMemory, evidence
+from llmtop.warmup.startup_failure import Failure
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "startup"
 MIB = 2**20

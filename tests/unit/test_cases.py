@@ -10,11 +10,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from crank import FIXTURES, Crank, captured, case, expected
-from llmtop.model.page import Page, RowSample
-from llmtop.model.snapshot import Quantile, State
-from llmtop.model.tracker import Failure
-from llmtop.sources.dialects import Rank, Slot, resolve
-from llmtop.sources.exposition import Exposition, Parsed
+from llmtop.contract.snapshot import Quantile, State
+from llmtop.engines.dialects import Rank, Slot, resolve
+from llmtop.engines.exposition import Exposition, Parsed
+from llmtop.engines.page_record import Page, RowSample
+from llmtop.engines.tracker import Failure
 
 CAPTURES = ("0.8.5", "0.10.2", "0.20.2", "0.30.0", "0.32.0", "0.32.0-dp2", "0.32.0-specdecode")
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from llmtop.config import Target
-from llmtop.sources import client as module
-from llmtop.sources.client import (
+from llmtop.contract.settings import Target
+from llmtop.net import client as module
+from llmtop.net.client import (
     Answer,
     BrokenOff,
     CannotConnect,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmtop import cli
-from llmtop.config import (
+from llmtop.contract.settings import (
     Settings,
     Target,
     UsageError,

@@ -12,10 +12,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from crank import FIXTURES, Crank, captured, vllm_page
-from llmtop.contract import json_schema, plain, to_json
-from llmtop.model.assemble import Assembler
-from llmtop.model.machine import MachineSample
-from llmtop.model.snapshot import (
+from llmtop.contract.json import json_schema, plain, to_json
+from llmtop.contract.snapshot import (
     Device,
     DeviceMemory,
     DeviceProcess,
@@ -27,6 +25,8 @@ from llmtop.model.snapshot import (
     Snapshot,
     SourceStatus,
 )
+from llmtop.machine.sample import MachineSample
+from llmtop.session.assemble import Assembler
 
 VALIDATOR = Draft202012Validator(json_schema())
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from llmtop.sources.demo import profile as profiles
-from llmtop.sources.demo.blocks import BlockPool
-from llmtop.sources.demo.counters import Histogram, length_bounds
-from llmtop.sources.demo.engine import Engine, Output, Request
-from llmtop.sources.demo.profile import Profile, ProfileError
-from llmtop.sources.demo.timing import StepModel, Work
+from llmtop.demo import profile as profiles
+from llmtop.demo.blocks import BlockPool
+from llmtop.demo.counters import Histogram, length_bounds
+from llmtop.demo.engine import Engine, Output, Request
+from llmtop.demo.profile import Profile, ProfileError
+from llmtop.demo.timing import StepModel, Work
 
 
 def small(kv_tokens: int = 1600, max_num_seqs: int = 4, budget: int = 256) -> Profile:
@@ -275,7 +275,7 @@ def test_every_profile_loads(name: str) -> None:
 def test_a_bad_profile_says_what_is_wrong(old: str, new: str, words: str) -> None:
     from importlib.resources import files
 
-    text = (files("llmtop.sources.demo") / "profiles" / "gb10.toml").read_text(encoding="utf-8")
+    text = (files("llmtop.demo") / "profiles" / "gb10.toml").read_text(encoding="utf-8")
     assert old in text
     with pytest.raises(ProfileError, match=words):
         profiles.parse("gb10", text.replace(old, new, 1))

@@ -9,10 +9,10 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from llmtop.sources.demo import profile as profiles
-from llmtop.sources.demo.engine import Engine, Request
-from llmtop.sources.demo.exposition import EngineView, PageOptions, number, only_families, page
-from llmtop.sources.demo.faults import HOSTILE_MODEL, Faults
+from llmtop.demo import profile as profiles
+from llmtop.demo.engine import Engine, Request
+from llmtop.demo.exposition import EngineView, PageOptions, number, only_families, page
+from llmtop.demo.faults import HOSTILE_MODEL, Faults
 
 PAGES = Path(__file__).parent.parent / "fixtures" / "pages"
 

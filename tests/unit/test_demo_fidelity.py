@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from llmtop.sources.demo import profile as profiles
-from llmtop.sources.demo.fidelity import Level, percentile, run_level
-from llmtop.sources.demo.published import TOLERANCE, Figure, figures, markdown
+from llmtop.demo import profile as profiles
+from llmtop.demo.fidelity import Level, percentile, run_level
+from llmtop.demo.published import TOLERANCE, Figure, figures, markdown
 
 FIGURES = list(figures())
 

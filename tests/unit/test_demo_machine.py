@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from llmtop.sources.demo import profile as profiles
-from llmtop.sources.demo.machine import Plant, ServerState, parse_state
+from llmtop.demo import profile as profiles
+from llmtop.demo.machine import Plant, ServerState, parse_state
 
 GIB = 2**30
 NOW = 1_796_000_000.0

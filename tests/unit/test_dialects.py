@@ -7,9 +7,9 @@ import math
 import pytest
 
 from crank import Crank
-from llmtop.model.snapshot import ServerView, State
-from llmtop.sources.iterations import as_page, read_iterations
-from llmtop.sources.slots import Slots
+from llmtop.contract.snapshot import ServerView, State
+from llmtop.engines.llamacpp import Slots
+from llmtop.engines.trtllm import as_page, read_iterations
 
 
 def watched(*pages: str, every_s: float = 1.0) -> ServerView:

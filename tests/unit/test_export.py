@@ -15,15 +15,15 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_textfile
 
 from fakes import snapshots as fakes
-from llmtop.export_charts import Axis, Chart, Series, nice_top, svg
-from llmtop.export_csv import lines
-from llmtop.export_html import page
+from llmtop.contract.snapshot import Finding, Quantile, Snapshot, State
 from llmtop.load import recorded
 from llmtop.load.events import LevelDone
-from llmtop.model.snapshot import Finding, Quantile, Snapshot, State
-from llmtop.playback import open_recording
-from llmtop.prometheus import FAMILIES, PrometheusFile, openmetrics, samples, textfile
-from llmtop.record import Recorder
+from llmtop.recording.export_charts import Axis, Chart, Series, nice_top, svg
+from llmtop.recording.export_csv import lines
+from llmtop.recording.export_html import page
+from llmtop.recording.prometheus import FAMILIES, PrometheusFile, openmetrics, samples, textfile
+from llmtop.recording.read import open_recording
+from llmtop.recording.write import Recorder
 
 EVIL = "<script>alert(1)</script>\"'&"
 

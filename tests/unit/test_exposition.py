@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from crank import FIXTURES, Crank, captured
-from llmtop.contract import plain
-from llmtop.sources.exposition import CACHE_CHARS, Exposition, Parsed
+from llmtop.contract.json import plain
+from llmtop.engines.exposition import CACHE_CHARS, Exposition, Parsed
 
 
 def readings(parsed: Parsed) -> dict[str, float]:

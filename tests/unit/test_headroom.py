@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from llmtop.model.headroom import LowWater, MemoryMode, PoolWatch, device_key, pool_key, pools
-from llmtop.model.machine import Dip, MachineSample, MemInfo, NodeMem
-from llmtop.model.snapshot import Device, DeviceMemory, Host, Pool
-from llmtop.sources.host import HostReader
+from llmtop.contract.snapshot import Device, DeviceMemory, Host, Pool
+from llmtop.machine.headroom import LowWater, MemoryMode, PoolWatch, device_key, pool_key, pools
+from llmtop.machine.host import HostReader
+from llmtop.machine.sample import Dip, MachineSample, MemInfo, NodeMem
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/host"
 GIB = 2**30

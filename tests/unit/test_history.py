@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from llmtop.model.history import COLUMNS, MARKS, STEPS_S, History, Series, newest, pool_series
-from llmtop.model.snapshot import Device, Latency, LatencySet, Pool, Quantile, Rates, ServerView, Snapshot, State
+from llmtop.contract.snapshot import Device, Latency, LatencySet, Pool, Quantile, Rates, ServerView, Snapshot, State
+from llmtop.session.history import COLUMNS, MARKS, STEPS_S, History, Series, newest, pool_series
 
 URL = "http://a:8000"
 T0 = 1_800_000_000.0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.model.machine import MemInfo, NodeMem
-from llmtop.sources.host import HostReader, available_in
+from llmtop.machine.host import HostReader, available_in
+from llmtop.machine.sample import MemInfo, NodeMem
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/host"
 KIB = 1024
@@ -109,7 +109,7 @@ def test_unreadable_fields_are_unknown_and_the_rest_is_read(tmp_path: Path) -> N
 
 def test_cpu_percent_and_swap_out_are_deltas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("llmtop.sources.host.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("llmtop.machine.host.time.monotonic", lambda: now[0])
     source = reader(tmp_path)
     write(tmp_path / "proc/stat", "cpu  100 0 100 700 100 0 0 0 50 0\ncpu0 1 1 1 1\n")
     write(tmp_path / "proc/vmstat", "nr_free_pages 5\npswpout 1000\n")

@@ -9,8 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from llmtop.model.findings import Findings, Rule
-from llmtop.model.snapshot import (
+from llmtop.contract.snapshot import (
     Device,
     EngineRow,
     Finding,
@@ -20,6 +19,7 @@ from llmtop.model.snapshot import (
     SourceStatus,
     State,
 )
+from llmtop.session.findings import Findings, Rule
 
 GIB = 2**30
 WELL = ServerView("http://s:8000", State.SERVING, model="m", running=1, waiting=0, engines=(EngineRow("0"),))

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from llmtop.model.limits import Limit, LimitWindow
-from llmtop.model.snapshot import ServerView
+from llmtop.contract.snapshot import ServerView
+from llmtop.engines.limits import Limit, LimitWindow
 
 
 def look(

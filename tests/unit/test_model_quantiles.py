@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from llmtop.model.page import Histogram
-from llmtop.model.quantiles import delta, latency, merge, quantile
-from llmtop.model.snapshot import Latency, Quantile
+from llmtop.contract.snapshot import Latency, Quantile
+from llmtop.engines.page_record import Histogram
+from llmtop.engines.quantiles import delta, latency, merge, quantile
 
 INF = math.inf
 BOUNDS = (0.1, 0.2, 0.5, 1.0, 5.0, INF)

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from crank import Crank, vllm_page
-from llmtop.model.page import Histogram, RowSample
-from llmtop.model.rates import RowWindow
+from llmtop.engines.page_record import Histogram, RowSample
+from llmtop.engines.rates import RowWindow
 
 
 def row(running: float = 1.0, **counters: float) -> RowSample:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from crank import EPOCH, Crank, vllm_page
-from llmtop.model.snapshot import Latency, Rates, State
-from llmtop.model.tracker import Failure, Identity
+from llmtop.contract.snapshot import Latency, Rates, State
+from llmtop.engines.tracker import Failure, Identity
 
 REFUSED = Failure("refused", "connection refused")
 TIMEOUT = Failure("timeout", "no answer within 5 s")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from llmtop.model.units import UNKNOWN, bytes_text, clean, count, duration, gib, percent, rate, seconds, si
+from llmtop.contract.units import UNKNOWN, bytes_text, clean, count, duration, gib, percent, rate, seconds, si
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fakes.snapshots import BUSY_SERVER, GIB, UNIFIED_POOL, busy
-from llmtop.model.notices import Notices, sweet_spot
-from llmtop.model.snapshot import Snapshot, State
+from llmtop.contract.snapshot import Snapshot, State
+from llmtop.session.notices import Notices, sweet_spot
 
 T0 = busy().time
 

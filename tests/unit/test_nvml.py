@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from fakes.nvml import build, environment, swap
-from llmtop.sources.machine import LONGEST_S, SLOW_ROUNDS, Pace
-from llmtop.sources.nvml_fields import is_unified, merge_processes, throttle_names
+from llmtop.machine.live import LONGEST_S, SLOW_ROUNDS, Pace
+from llmtop.machine.nvml_fields import is_unified, merge_processes, throttle_names
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MIB = 2**20
@@ -25,8 +25,8 @@ HOST_TOTAL = 127600748 * 1024
 ROUND = """
 import dataclasses, json, sys
 from pathlib import Path
-from llmtop.sources.host import HostReader
-from llmtop.sources.nvml import NvmlReader
+from llmtop.machine.host import HostReader
+from llmtop.machine.nvml import NvmlReader
 reader = NvmlReader(HostReader(Path(sys.argv[1]), Path(sys.argv[1])), sys.argv[2])
 for _ in reader.round(True, int(sys.argv[3])):
     pass
@@ -38,9 +38,9 @@ print(json.dumps({"reason": reader.reason, "devices": devices}))
 LIVE = """
 import dataclasses, json, sys, time
 from pathlib import Path
-from llmtop.model.headroom import pools
-from llmtop.sources import nvml
-from llmtop.sources.machine import LiveMachine
+from llmtop.machine.headroom import pools
+from llmtop.machine import nvml
+from llmtop.machine.live import LiveMachine
 nvml.RETRY_S = nvml.ENUMERATE_S = 0.2
 machine = LiveMachine(Path(sys.argv[1]), Path(sys.argv[2]), "auto", float(sys.argv[3]))
 machine.start()

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from fakes import snapshots as fakes
-from llmtop.config import UsageError
-from llmtop.contract import to_json
-from llmtop.model.history import History
-from llmtop.model.snapshot import SCHEMA, Finding, Snapshot, SourceStatus, State
-from llmtop.playback import Recording, open_recording
-from llmtop.rebuild import NotGiven, from_json
+from llmtop.contract.json import to_json
+from llmtop.contract.rebuild import NotGiven, from_json
+from llmtop.contract.settings import UsageError
+from llmtop.contract.snapshot import SCHEMA, Finding, Snapshot, SourceStatus, State
+from llmtop.recording.read import Recording, open_recording
+from llmtop.session.history import History
 from recordings import lived, shown, written
 
 MAKERS: dict[str, Callable[[], Snapshot]] = {

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from fakes import snapshots as fakes
-from llmtop.model.snapshot import Snapshot
-from llmtop.playback import Recording, open_recording
-from llmtop.player import LONGEST_GAP_S, NEAR, Jump, Player
-from llmtop.record import Recorder
+from llmtop.contract.snapshot import Snapshot
+from llmtop.recording.play import LONGEST_GAP_S, NEAR, Jump, Player
+from llmtop.recording.read import Recording, open_recording
+from llmtop.recording.write import Recorder
 
 PATIENCE_S = 10.0
 START = fakes.busy().time

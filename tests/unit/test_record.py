@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from fakes import snapshots as fakes
-from llmtop import record
-from llmtop.contract import to_json
-from llmtop.model.snapshot import State
-from llmtop.playback import open_recording
-from llmtop.record import Recorder
+from llmtop.contract.json import to_json
+from llmtop.contract.snapshot import State
+from llmtop.recording import write as record
+from llmtop.recording.read import open_recording
+from llmtop.recording.write import Recorder
 from recordings import lived, shown, written
 
 

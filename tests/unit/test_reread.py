@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from crank import EPOCH, Crank, captured, vllm_page
-from llmtop.config import UsageError
-from llmtop.contract import to_json
-from llmtop.model.snapshot import Rates, ServerView, Snapshot, State
-from llmtop.model.tracker import Failure, Identity
-from llmtop.playback import open_recording
-from llmtop.record import Recorder
-from llmtop.reread import reread
+from llmtop.contract.json import to_json
+from llmtop.contract.settings import UsageError
+from llmtop.contract.snapshot import Rates, ServerView, Snapshot, State
+from llmtop.engines.tracker import Failure, Identity
+from llmtop.recording.read import open_recording
+from llmtop.recording.reread import reread
+from llmtop.recording.write import Recorder
 
 URL = "http://server:8000"
 FIRST = {"schema": 1, "kind": "llmtop-recording"}

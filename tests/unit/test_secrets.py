@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmtop.model.secrets import mask, mask_command
+from llmtop.contract.secrets import mask, mask_command
 
 SECRET = "s3cr3tVALUE99"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fakes.startup_lines import KV, LOADED, STARTED
-from llmtop.model.startup import Startup, Tracker, read_log
-from llmtop.model.startup_lines import PHASES, parse
+from llmtop.warmup.startup import Startup, Tracker, read_log
+from llmtop.warmup.startup_lines import PHASES, parse
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "startup"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmtop.model.startup_infer import Reading, infer
+from llmtop.warmup.startup_infer import Reading, infer
 
 GIB = 2**30
 TOTAL = 80 * GIB

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.model.startup_lines import MAX_LINE
-from llmtop.sources.startup_log import (
+from llmtop.warmup.log_source import (
     Line,
     LineSource,
     LogError,
@@ -23,6 +22,7 @@ from llmtop.sources.startup_log import (
     journal,
     read_descriptor,
 )
+from llmtop.warmup.startup_lines import MAX_LINE
 
 TIMEOUT_S = 10.0
 

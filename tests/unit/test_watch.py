@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fakes.pages import Engine, PageServer
-from llmtop.config import Settings, Target
-from llmtop.sources.server import PAGE_LIMIT
-from llmtop.watch import ServerWatch
+from llmtop.contract.settings import Settings, Target
+from llmtop.engines.server import PAGE_LIMIT
+from llmtop.session.server_watch import ServerWatch
 
 
 @pytest.fixture

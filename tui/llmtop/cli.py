@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from llmtop import __version__
-from llmtop.config import (
+from llmtop.contract.settings import (
     DEFAULT_PORT,
     INTERVAL_S,
     Settings,
@@ -173,7 +173,7 @@ def base_settings(args: argparse.Namespace, config: dict[str, Any]) -> Settings:
 
 
 def _found_here(settings: Settings, args: argparse.Namespace) -> Settings:
-    from llmtop.collect import local_targets
+    from llmtop.session.poller import local_targets
 
     found = local_targets(settings) or [Target(f"http://127.0.0.1:{DEFAULT_PORT}")]
     targets = attach_key(tuple(found), os.environ, args.api_key_env)
@@ -193,7 +193,7 @@ def watch(
     `startup` is the log of a start-up to follow, `startup_url` the server that it brings up.
     """
     if machine is None:
-        from llmtop.sources.machine import LiveMachine
+        from llmtop.machine.live import LiveMachine
 
         machine = LiveMachine(settings.procfs, settings.sysfs, settings.memory)
     if show is not None:
@@ -216,7 +216,7 @@ def has_screen() -> bool:
 
 
 def _once(settings: Settings, machine: Any, as_json: bool, as_line: bool) -> int:
-    from llmtop.collect import Poller
+    from llmtop.session.poller import Poller
 
     news = threading.Condition()
     latest: list[Any] = []
@@ -247,10 +247,10 @@ def _once(settings: Settings, machine: Any, as_json: bool, as_line: bool) -> int
 def render(snapshot: Any, as_json: bool, as_line: bool) -> str:
     """A snapshot as JSON, as a line or as a table."""
     if as_json:
-        from llmtop.contract import to_json
+        from llmtop.contract.json import to_json
 
         return to_json(snapshot)
-    from llmtop import report
+    from llmtop.commands import text as report
 
     return report.line(snapshot) if as_line else report.table(snapshot)
 
@@ -276,8 +276,8 @@ def print_line(text: str) -> None:
 
 
 def _stream(settings: Settings, machine: Any, as_json: bool, log: Any, log_url: str | None) -> int:
-    from llmtop.collect import Poller
-    from llmtop.sources.tee import MachineTee
+    from llmtop.machine.tee import MachineTee
+    from llmtop.session.poller import Poller
     from llmtop.warmup.control import WarmupControl
 
     done: list[BaseException | int] = []
@@ -341,32 +341,32 @@ def _schema(argv: list[str]) -> int:
     parser.parse_args(argv)
     import json
 
-    from llmtop.contract import json_schema
+    from llmtop.contract.json import json_schema
 
     print_line(json.dumps(json_schema(), indent=2))
     return EXIT_OK
 
 
 def _replay(argv: list[str]) -> int:
-    from llmtop import replay_command
+    from llmtop.commands import replay as replay_command
 
     return replay_command.run(argv)
 
 
 def _export(argv: list[str]) -> int:
-    from llmtop import export
+    from llmtop.commands import export
 
     return export.run(argv)
 
 
 def _demo(argv: list[str]) -> int:
-    from llmtop import demo_command
+    from llmtop.commands import demo as demo_command
 
     return demo_command.run(argv)
 
 
 def _load(argv: list[str]) -> int:
-    from llmtop.load import cli
+    from llmtop.commands import load as cli
 
     parser = CommandParser(
         prog="llmtop load", description="Put a server under load and find how many users it carries."
@@ -376,13 +376,13 @@ def _load(argv: list[str]) -> int:
 
 
 def _warmup(argv: list[str]) -> int:
-    from llmtop import warmup_command
+    from llmtop.commands import warmup_screen as warmup_command
 
     return warmup_command.run(argv)
 
 
 def _web(argv: list[str]) -> int:
-    from llmtop.web import cli
+    from llmtop.commands import web as cli
 
     return cli.run(argv)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from llmtop.config import Settings, Target
-from llmtop.model.snapshot import Snapshot
-from llmtop.sources.discover import is_local
+from llmtop.contract.settings import Settings, Target
+from llmtop.contract.snapshot import Snapshot
+from llmtop.engines.discover import is_local
 
 INTERVAL_S = 2.0  # memory has a faster sampler of its own, and every page asked for costs the loaded server time
 
@@ -23,8 +23,8 @@ def watched(target: Target, settings: Settings) -> Iterator[Callable[[], Snapsho
     if not is_local(target.host):
         yield lambda: None
         return
-    from llmtop.collect import Poller
-    from llmtop.sources.machine import LiveMachine
+    from llmtop.machine.live import LiveMachine
+    from llmtop.session.poller import Poller
 
     def take(snapshot: Snapshot) -> None:
         latest[0] = snapshot

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from llmtop.engines.exposition import Exposition
+from llmtop.engines.page import read_page
+from llmtop.engines.page_record import Page
 from llmtop.load.transport import Connector, fetch
-from llmtop.model.page import Page
-from llmtop.sources.exposition import Exposition
-from llmtop.sources.page import read_page
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
+from llmtop.contract.units import clean
 from llmtop.load.counters import ServerCounters
 from llmtop.load.plan import Plan
 from llmtop.load.records import RequestRecord
 from llmtop.load.scenarios import bench_commands
 from llmtop.load.summary import ARRAYS
 from llmtop.load.table import markdown
-from llmtop.model.units import clean
 
 _VLLM_TEXT = (
     "date endpoint_type backend label model_id tokenizer_id num_prompts request_rate burstiness max_concurrency "

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from llmtop.contract.units import seconds
 from llmtop.load import stats
 from llmtop.load.completion import Outcome
 from llmtop.load.counters import delta, restarted
 from llmtop.load.summary import LevelRaw
-from llmtop.model.units import seconds
 
 CPU_SHARE = 0.6
 WAIT_SHARE = 0.02

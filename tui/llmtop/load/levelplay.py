@@ -9,6 +9,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from llmtop.contract.snapshot import Snapshot
 from llmtop.load.child import Child
 from llmtop.load.counters import CounterReader, ServerCounters, delta
 from llmtop.load.events import Event, FirstToken, Lane, LevelPreparing, LevelStarted, Progress, RequestDone
@@ -19,7 +20,6 @@ from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
 from llmtop.load.summary import LevelRaw, ServerWatch
 from llmtop.load.vitals import Vitals
-from llmtop.model.snapshot import Snapshot
 
 POLL_S = 1.0  # a page costs the server about 10 ms of the process that streams the answers
 FIRST_POLL_S = 0.25  # a short level has its peak here

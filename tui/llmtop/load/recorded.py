@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from llmtop.contract import plain
+from llmtop.contract.json import plain
+from llmtop.contract.rebuild import NotGiven, rebuild
 from llmtop.load.counters import ServerCounters
 from llmtop.load.events import (
     Draining,
@@ -21,7 +22,6 @@ from llmtop.load.events import (
     Warned,
 )
 from llmtop.load.plan import Plan
-from llmtop.rebuild import NotGiven, rebuild
 
 KIND = "load"  # of the recording's event
 MOST_LANES = 64  # a picture of more slots is not kept

@@ -20,7 +20,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from llmtop.config import Target
+from llmtop.contract.settings import Target
+from llmtop.contract.snapshot import Snapshot
+from llmtop.contract.units import clean
 from llmtop.load import flags as doubts
 from llmtop.load.child import Child, WorkerFailed
 from llmtop.load.counters import CounterReader, ServerCounters
@@ -33,8 +35,6 @@ from llmtop.load.scenarios import SCENARIOS, fit
 from llmtop.load.summary import LevelRaw, detailed_arrays, level_result
 from llmtop.load.transport import Connector, Origin
 from llmtop.load.verdict import failure, judge, single_user
-from llmtop.model.snapshot import Snapshot
-from llmtop.model.units import clean
 
 GAIN = 1.05
 _WORDS = 400

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmtop.model.units import UNKNOWN, gib, percent, rate, seconds
+from llmtop.contract.units import UNKNOWN, gib, percent, rate, seconds
 
 LevelResult = Mapping[str, Any]
 

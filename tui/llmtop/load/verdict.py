@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmtop.model.units import rate, seconds
+from llmtop.contract.units import rate, seconds
 
 LevelResult = Mapping[str, Any]
 KNEE_SHARE = 0.9

@@ -16,8 +16,8 @@ from textual.events import Resize
 from textual.geometry import Size
 from textual.screen import Screen
 
-from llmtop.config import MAX_INTERVAL_S, MIN_INTERVAL_S
-from llmtop.model.history import STEPS_S
+from llmtop.contract.settings import MAX_INTERVAL_S, MIN_INTERVAL_S
+from llmtop.session.history import STEPS_S
 from llmtop.ui.keys import ALL_KEYS, REPLAY_ACTIONS, bindings
 from llmtop.ui.screens.base import ViewScreen
 from llmtop.ui.screens.engines import EnginesScreen

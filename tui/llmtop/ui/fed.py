@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmtop.model.machine import MachineSample
+from llmtop.machine.sample import MachineSample
 from llmtop.ui.app import LlmtopApp
 from llmtop.warmup.recorded import StartupView
 

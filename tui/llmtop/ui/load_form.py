@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llmtop.contract.snapshot import ServerView
+from llmtop.contract.units import UNKNOWN, duration
 from llmtop.load.plan import Plan, Speed, estimate_s
 from llmtop.load.scenarios import SCENARIOS, Options, build, fit
 from llmtop.load.verdict import BadLimit, parse_slo
-from llmtop.model.snapshot import ServerView
-from llmtop.model.units import UNKNOWN, duration
 
 NAMES = tuple(SCENARIOS)
 FIELDS = (

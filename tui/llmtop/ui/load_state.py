@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmtop.collect import Feed
 from llmtop.load import recorded
 from llmtop.load.counters import ServerCounters
 from llmtop.load.events import (
@@ -26,6 +25,7 @@ from llmtop.load.events import (
 )
 from llmtop.load.plan import Plan
 from llmtop.load.runner import LoadThread, RunOptions
+from llmtop.session.poller import Feed
 
 TREND = 240
 

@@ -7,13 +7,13 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from llmtop.config import Settings, UsageError
-from llmtop.sources.base import MachineSource
+from llmtop.contract.settings import Settings, UsageError
+from llmtop.machine.source import MachineSource
 
 if TYPE_CHECKING:
-    from llmtop.playback import Recording
-    from llmtop.sources.startup_log import LineSource
+    from llmtop.recording.read import Recording
     from llmtop.ui.app import LlmtopApp
+    from llmtop.warmup.log_source import LineSource
 
 # terminals that print what they do not understand of the kitty keyboard protocol
 _SIMPLE_TERMS = re.compile(r"^(linux|vt\d+|ansi|dumb|cons\d+|screen(\.|$))")

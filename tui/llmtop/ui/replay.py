@@ -11,17 +11,17 @@ from typing import ClassVar, cast
 
 from textual import on
 
-from llmtop.config import Settings
+from llmtop.contract.settings import Settings
+from llmtop.contract.snapshot import Snapshot
+from llmtop.contract.units import duration
 from llmtop.load import recorded
 from llmtop.load.counters import ServerCounters
 from llmtop.load.plan import Plan
-from llmtop.model.history import History
-from llmtop.model.notices import Notices
-from llmtop.model.snapshot import Snapshot
-from llmtop.model.units import duration
-from llmtop.playback import Event, Recording
-from llmtop.player import Jump, Place, Player
-from llmtop.sources.base import MachineSource
+from llmtop.machine.source import MachineSource
+from llmtop.recording.play import Jump, Place, Player
+from llmtop.recording.read import Event, Recording
+from llmtop.session.history import History
+from llmtop.session.notices import Notices
 from llmtop.ui.fed import FedApp, NoMachine
 from llmtop.ui.keys import LOAD_KEYS, REPLAY_ACTIONS
 from llmtop.ui.load_state import LoadState

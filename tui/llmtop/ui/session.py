@@ -12,23 +12,23 @@ from textual import on
 from textual.screen import Screen
 from textual.timer import Timer
 
-from llmtop.collect import Feed, Poller
-from llmtop.config import Settings
-from llmtop.model.history import STEPS_S, History
-from llmtop.model.notices import Notices, sweet_spot
-from llmtop.model.snapshot import ServerView, Snapshot
-from llmtop.sources.base import MachineSource
-from llmtop.sources.tee import MachineTee
-from llmtop.ui.driver import RepaintingApp
+from llmtop.contract.settings import Settings
+from llmtop.contract.snapshot import ServerView, Snapshot
+from llmtop.machine.source import MachineSource
+from llmtop.machine.tee import MachineTee
+from llmtop.session.history import STEPS_S, History
+from llmtop.session.notices import Notices, sweet_spot
+from llmtop.session.poller import Feed, Poller
 from llmtop.ui.messages import LoadNews, SnapshotReady
 from llmtop.ui.panels.view import Scales, View
 from llmtop.ui.screens.base import ViewScreen
 from llmtop.ui.screens.dashboard import DashboardScreen
+from llmtop.ui.terminal.driver import RepaintingApp
 from llmtop.warmup.control import WarmupControl
 
 if TYPE_CHECKING:
-    from llmtop.sources.startup_log import LineSource
     from llmtop.ui.load_state import LoadControl
+    from llmtop.warmup.log_source import LineSource
     from llmtop.warmup.recorded import StartupView
 
 NOTE_S = 4.0

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmtop.model.budget import GIB
-from llmtop.model.headroom import pools
-from llmtop.model.machine import MachineSample
-from llmtop.model.preflight import Plan
-from llmtop.model.snapshot import Pool
+from llmtop.contract.snapshot import Pool
+from llmtop.machine.headroom import pools
+from llmtop.machine.sample import MachineSample
+from llmtop.warmup.budget import GIB
+from llmtop.warmup.preflight import Plan
 
 
 @dataclass(frozen=True, slots=True)

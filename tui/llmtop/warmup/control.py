@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from llmtop.collect import Feed
-from llmtop.model.snapshot import ServerView, State
-from llmtop.sources.tee import MachineTee
+from llmtop.contract.snapshot import ServerView, State
+from llmtop.machine.tee import MachineTee
+from llmtop.session.poller import Feed
 
 if TYPE_CHECKING:
-    from llmtop.sources.startup_log import LineSource
+    from llmtop.warmup.log_source import LineSource
     from llmtop.warmup.recorded import StartupView
     from llmtop.warmup.watch import Watch
 
@@ -53,7 +53,7 @@ class WarmupControl:
 
     def begin(self, url: str | None = None) -> None:
         """Watch a start-up from now on: of the followed log, else of the server at `url`."""
-        from llmtop.warmup.health import HealthProbe  # here: the first frame does not wait for them
+        from llmtop.net.health import HealthProbe  # here: the first frame does not wait for them
         from llmtop.warmup.memory import MemoryLog
         from llmtop.warmup.watch import Watch
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-from llmtop.model.secrets import mask
-from llmtop.sources.startup_log import Reader, Splitter
+from llmtop.contract.secrets import mask
+from llmtop.warmup.log_source import Reader, Splitter
 
 _CHUNK = 65_536
 _DRAIN_S = 2.0  # a daemon that kept the pipe open must not hold the launcher

@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
-from llmtop.model.headroom import PoolWatch, pool_key, pools
-from llmtop.model.machine import Dip
-from llmtop.model.snapshot import Device, Pool
-from llmtop.model.startup_evidence import MachineMemory
-from llmtop.sources.base import MachineSource
+from llmtop.contract.snapshot import Device, Pool
+from llmtop.machine.headroom import PoolWatch, pool_key, pools
+from llmtop.machine.sample import Dip
+from llmtop.machine.source import MachineSource
+from llmtop.warmup.startup_evidence import MachineMemory
 
 _MAX_READINGS = 72_000  # four hours at 5 Hz
 _JUDGE_S = 0.5  # states and trends change slowly; the dips are taken at every step

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmtop.contract import plain
-from llmtop.rebuild import NotGiven, rebuild
+from llmtop.contract.json import plain
+from llmtop.contract.rebuild import NotGiven, rebuild
 from llmtop.warmup.report import Report
 
 KIND = "startup"  # of the recording's event

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmtop.model.budget import GIB, Advice, Evidence, LedgerLine, advise, ledger
-from llmtop.model.budget_failure import advise_failure
-from llmtop.model.startup import Phase, Startup
+from llmtop.warmup.budget import GIB, Advice, Evidence, LedgerLine, advise, ledger
+from llmtop.warmup.budget_failure import advise_failure
+from llmtop.warmup.startup import Phase, Startup
 
 SCHEMA = 1
 

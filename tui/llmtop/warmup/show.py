@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from llmtop.model.budget import GIB
-from llmtop.model.startup import Phase
+from llmtop.warmup.budget import GIB
 from llmtop.warmup.report import WORDS, Report, to_line
+from llmtop.warmup.startup import Phase
 from llmtop.warmup.watch import Watch
 
 

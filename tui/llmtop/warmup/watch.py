@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from llmtop.model.headroom import pool_key
-from llmtop.model.snapshot import Pool
-from llmtop.model.startup import Phase, Startup, Tracker
-from llmtop.model.startup_evidence import evidence
-from llmtop.model.startup_infer import infer
-from llmtop.model.startup_lines import PhaseName
-from llmtop.sources.startup_log import LineSource
-from llmtop.warmup.health import HealthProbe
+from llmtop.contract.snapshot import Pool
+from llmtop.machine.headroom import pool_key
+from llmtop.net.health import HealthProbe
+from llmtop.warmup.log_source import LineSource
 from llmtop.warmup.memory import MemoryLog
 from llmtop.warmup.report import Report, make_report
+from llmtop.warmup.startup import Phase, Startup, Tracker
+from llmtop.warmup.startup_evidence import evidence
+from llmtop.warmup.startup_infer import infer
+from llmtop.warmup.startup_lines import PhaseName
 
 _QUIET_S = 5.0  # an exception followed by this much silence was the end
 _GONE_S = 3.0  # a process that is not there any more is looked for this long after its last line

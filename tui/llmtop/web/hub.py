@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from llmtop.contract import to_json
-from llmtop.model.snapshot import Snapshot
-from llmtop.model.units import clean
+from llmtop.contract.json import to_json
+from llmtop.contract.snapshot import Snapshot
+from llmtop.contract.units import clean
 from llmtop.warmup import recorded
 from llmtop.warmup.recorded import StartupView
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmtop.config import Target
-from llmtop.model.snapshot import Snapshot
-from llmtop.rebuild import NotGiven, from_json
+from llmtop.contract.rebuild import NotGiven, from_json
+from llmtop.contract.settings import Target
+from llmtop.contract.snapshot import Snapshot
 from llmtop.warmup import recorded
 from llmtop.warmup.recorded import StartupView
 

@@ -17,11 +17,11 @@ from aiohttp import WSMsgType, web
 from textual_serve.app_service import AppService
 from textual_serve.download_manager import DownloadManager
 
-from llmtop.collect import Poller
-from llmtop.config import Settings, Target, UsageError
-from llmtop.model.snapshot import Snapshot
-from llmtop.sources.base import MachineSource
-from llmtop.sources.tee import MachineTee
+from llmtop.contract.settings import Settings, Target, UsageError
+from llmtop.contract.snapshot import Snapshot
+from llmtop.machine.source import MachineSource
+from llmtop.machine.tee import MachineTee
+from llmtop.session.poller import Poller
 from llmtop.web import page
 from llmtop.web.gate import LOOPBACK, Gate, headers
 from llmtop.web.hub import Hub

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from llmtop.collect import Poller
-from llmtop.model.snapshot import Snapshot, State
-from llmtop.sources.tee import MachineTee
+from llmtop.contract.snapshot import Snapshot, State
+from llmtop.machine.tee import MachineTee
+from llmtop.session.poller import Poller
 from llmtop.warmup.control import WarmupControl
 from llmtop.warmup.recorded import StartupView
 from llmtop.web.hub import Hub
 
 if TYPE_CHECKING:
-    from llmtop.sources.startup_log import LineSource
+    from llmtop.warmup.log_source import LineSource
 
 STEP_S = 0.2
 Followed = tuple["LineSource | None", str | None]

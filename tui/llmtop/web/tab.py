@@ -7,8 +7,8 @@ import sys
 
 def main(path: str) -> int:
     """Show the screens until the tab is closed; the exit code."""
-    from llmtop.ui.web import run_tab
     from llmtop.web.link import Link
+    from llmtop.web.screens import run_tab
 
     return run_tab(Link(path))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from llmtop.model.snapshot import Finding, Latency, Pool, ServerView, State
-from llmtop.model.units import UNKNOWN, count, duration, engine_text, gib, percent, rate
+from llmtop.contract.snapshot import Finding, Latency, Pool, ServerView, State
+from llmtop.contract.units import UNKNOWN, count, duration, engine_text, gib, percent, rate
 from llmtop.ui.panels.machine import gpu_panel, memory_panel, tightest_pool
 from llmtop.ui.panels.server import kv_panel, latency_panel, quantile_span, queue_panel, throughput_panel
 from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, pair

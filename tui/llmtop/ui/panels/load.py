@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from llmtop.contract.units import count, duration, gib, percent, rate, seconds
 from llmtop.load.events import Lane, Progress
 from llmtop.load.plan import Level, Plan
 from llmtop.load.scenarios import SCENARIOS
-from llmtop.model.units import count, duration, gib, percent, rate, seconds
 from llmtop.ui.load_state import LoadState
 from llmtop.ui.panels.load_table import level_table
 from llmtop.ui.panels.machine import tightest_pool

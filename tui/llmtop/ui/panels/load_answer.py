@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from llmtop.contract.units import UNKNOWN, count
 from llmtop.load.earlier import Earlier, comparison
 from llmtop.load.verdict import CRITERIA
-from llmtop.model.units import UNKNOWN, count
 from llmtop.ui.load_state import LoadState
 from llmtop.ui.panels.load_table import LevelResult, comparison_table, level_table, load_of, verdict_marks
 from llmtop.ui.panels.view import View, heading

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from llmtop.contract.units import UNKNOWN, count, rate
 from llmtop.load import table
 from llmtop.load.verdict import failure
-from llmtop.model.units import UNKNOWN, count, rate
 from llmtop_widgets import glyphs
 from llmtop_widgets.text import Line, Span, line
 

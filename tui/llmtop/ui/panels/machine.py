@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from llmtop.model.history import pool_series
-from llmtop.model.snapshot import Device, Host, Pool, ServerView, Snapshot
-from llmtop.model.units import UNKNOWN, gib
+from llmtop.contract.snapshot import Device, Host, Pool, ServerView, Snapshot
+from llmtop.contract.units import UNKNOWN, gib
+from llmtop.session.history import pool_series
 from llmtop.ui.panels.view import LEVEL_STYLE, View, chart, fact, heading, pair
 from llmtop_widgets.stackedbar import shade, stacked_line
 from llmtop_widgets.text import Line, Span, line, spread, width

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from llmtop.model.snapshot import Latency, LatencySet, Quantile, ServerView
-from llmtop.model.units import UNKNOWN, count, duration, percent, rate, seconds, si
+from llmtop.contract.snapshot import Latency, LatencySet, Quantile, ServerView
+from llmtop.contract.units import UNKNOWN, count, duration, percent, rate, seconds, si
 from llmtop.ui.panels.view import View, chart, fact, heading, pair
 from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, fit_text, line

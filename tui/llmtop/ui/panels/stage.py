@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmtop.model.snapshot import Pool, ServerView
-from llmtop.model.units import UNKNOWN, count, si
+from llmtop.contract.snapshot import Pool, ServerView
+from llmtop.contract.units import UNKNOWN, count, si
 from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.server import KV_THRESHOLDS
 from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, chart

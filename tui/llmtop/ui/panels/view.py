@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from llmtop.model.history import History
-from llmtop.model.snapshot import ServerView, Snapshot, State
+from llmtop.contract.snapshot import ServerView, Snapshot, State
+from llmtop.session.history import History
 from llmtop_widgets import glyphs
 from llmtop_widgets.text import Line, Span, crop, line, spread, text_width, width
 from llmtop_widgets.timechart import ScaleKeeper, chart_lines, time_axis_line

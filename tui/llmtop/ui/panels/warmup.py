@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-from llmtop.model.startup import Phase, Startup
-from llmtop.model.startup_lines import PHASES
-from llmtop.model.units import UNKNOWN, clean, gib
+from llmtop.contract.units import UNKNOWN, clean, gib
 from llmtop.ui.panels.machine import gib_scale, tightest_pool
 from llmtop.ui.panels.view import LEVEL_STYLE, View, fact, heading, pair
 from llmtop.warmup.recorded import Readings, StartupView
 from llmtop.warmup.report import WORDS, Report, read_rate
+from llmtop.warmup.startup import Phase, Startup
+from llmtop.warmup.startup_lines import PHASES
 from llmtop_widgets import glyphs
 from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, beside, crop, fit_text, flow, line, width, wrap

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from textual.widget import Widget
 
-from llmtop.model.snapshot import Device, DeviceProcess
-from llmtop.model.units import UNKNOWN, gib
+from llmtop.contract.snapshot import Device, DeviceProcess
+from llmtop.contract.units import UNKNOWN, gib
 from llmtop.ui.panels.view import View, asciify
 from llmtop.ui.screens.base import ViewScreen
 from llmtop_widgets import glyphs

@@ -15,7 +15,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Label
 from textual.widgets.input import Selection
 
-from llmtop.config import Target
+from llmtop.contract.settings import Target
 from llmtop.load import safety
 from llmtop.load.earlier import Earlier, earlier_run
 from llmtop.load.files import state_dir

@@ -1,0 +1,98 @@
+"""`llmtop demo`: a simulated server and machine in a child process, watched like a real one."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from llmtop.cli import CommandParser, Show, add_common, base_settings, watch
+from llmtop.contract.settings import Target, UsageError, load_user_config
+
+DEFAULT_MACHINE = "gb10"
+MIN_SPEED, MAX_SPEED = 0.01, 1000.0
+
+
+def run(argv: list[str], show: Show | None = None) -> int:
+    """Run the demo; the exit code. `show` takes the place of the screen."""
+    from llmtop.demo import profile
+
+    args = _parser(profile.names()).parse_args(argv)
+    _check(args)
+    machine = _machine(args.machine, args.engine, profile.names())
+    options = {
+        name: getattr(args, name) for name in ("port", "speed", "dp", "seed", "no_traffic", "warmup", "oom", "fault")
+    }
+    if args.serve:
+        return _serve(machine, options)
+    from llmtop.demo.child import launch
+    from llmtop.demo.machine import SimulatedMachine
+    from llmtop.warmup.log_source import follow_file
+
+    settings = base_settings(args, load_user_config())
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="llmtop-demo-") as folder,
+            launch(machine, log=(log := _log(args, Path(folder))), **options) as demo,
+        ):
+            model = profile.load(machine)
+            lines = follow_file(log) if log else None
+            target = Target(demo.url, max_num_seqs=model.engine.max_num_seqs)
+            return watch(
+                args,
+                replace(settings, targets=(target,)),
+                SimulatedMachine(model, demo.control),
+                lines,
+                demo.url if lines else None,
+                show,
+            )
+    except (RuntimeError, profile.ProfileError) as error:
+        raise UsageError(str(error)) from None
+
+
+def _log(args: argparse.Namespace, folder: Path) -> Path | None:
+    """Where a simulated start-up writes its log."""
+    return folder / "vllm.log" if args.warmup or args.oom else None
+
+
+def _check(args: argparse.Namespace) -> None:
+    if not 0 <= args.port <= 65535:
+        raise UsageError(f"--port must be 0 (a free one) to 65535, not {args.port}")
+    if not MIN_SPEED <= args.speed <= MAX_SPEED:
+        raise UsageError(f"--speed must be {MIN_SPEED:g} to {MAX_SPEED:g}, not {args.speed:g}")
+
+
+def _machine(machine: str, engine: str, known: tuple[str, ...]) -> str:
+    """The profile of a machine with an engine; raises UsageError where there is none."""
+    name = machine if engine == "vllm" else f"{machine}-llamacpp"
+    if name not in known:
+        raise UsageError(f"there is no demo of {machine} with {engine}; there are {', '.join(known)}")
+    return name
+
+
+def _serve(machine: str, options: dict[str, object]) -> int:
+    """The simulated server alone, in this process, until it is stopped."""
+    from llmtop.demo.child import flags, main
+
+    return main([machine, *flags(options)])
+
+
+def _parser(machines: tuple[str, ...]) -> argparse.ArgumentParser:
+    from llmtop.demo.faults import FAULTS
+
+    parser = CommandParser(prog="llmtop demo", description="Watch a simulated server and machine; no GPU needed.")
+    parser.add_argument("machine", nargs="?", choices=machines, default=DEFAULT_MACHINE, help=f"({DEFAULT_MACHINE})")
+    sim = parser.add_argument_group("simulation")
+    sim.add_argument("--engine", choices=("vllm", "llama.cpp"), default="vllm", help="(vllm)")
+    sim.add_argument("--serve", action="store_true", help="only serve: print the URL and wait")
+    sim.add_argument("--port", type=int, default=0, help="port of the simulated server (a free one)")
+    sim.add_argument("--speed", type=float, default=1.0, help="times faster than the machine it imitates")
+    sim.add_argument("--dp", type=int, default=1, metavar="N", help="data-parallel engines")
+    sim.add_argument("--seed", type=int, default=0, help="of its own traffic")
+    sim.add_argument("--no-traffic", action="store_true", help="no requests of its own")
+    sim.add_argument("--warmup", action="store_true", help="play the start-up first")
+    sim.add_argument("--oom", action="store_true", help="a start-up that runs out of memory in graph capture")
+    sim.add_argument("--fault", action="append", default=[], choices=tuple(FAULTS), help="a fault from the start")
+    add_common(parser)
+    return parser

@@ -1,0 +1,153 @@
+"""`llmtop load`: the load test without a screen."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llmtop.commands.load_arguments import add_arguments, make_plan
+from llmtop.commands.load_output import Bar, Lines, plan_text, result_text
+from llmtop.contract.settings import Settings, Target, UsageError, config_path, load_config, resolve_targets
+from llmtop.load import safety, table
+from llmtop.load.beside import watched
+from llmtop.load.files import NoRun, plain, read_run
+from llmtop.load.plan import Plan
+from llmtop.load.runner import LoadError, LoadRun, RunOptions, read_counters
+
+__all__ = ["add_arguments", "main", "run"]
+
+EXIT_OK, EXIT_NOT_MET, EXIT_REFUSED, EXIT_NOTHING = 0, 1, 2, 3
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs `llmtop load` with parsed arguments and returns the exit code; raises `UsageError`."""
+    if args.compare:
+        return _compare(*args.compare)
+    target = _target(args)
+    plan = make_plan(args, target.url)
+    if args.dry_run:
+        print(plan_text(plan))
+        return EXIT_OK
+    options = RunOptions.of_target(target, root=args.output_dir, write=not args.no_files)
+    try:
+        _permit(args, plan, target, options)
+        host = Settings(procfs=args.procfs, sysfs=args.sysfs, memory=args.memory)
+        with watched(target, host) as snapshots:
+            result = asyncio.run(_play(args, plan, replace(options, snapshots=snapshots)))
+    except LoadError as error:
+        print(f"llmtop load: {error}", file=sys.stderr)
+        result = _no_result(plan, str(error))
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps(plain(result)) if args.json else result_text(result), flush=True)
+    return exit_code(result, asked=args.slo is not None)
+
+
+def _target(args: argparse.Namespace) -> Target:
+    if not args.url:
+        raise UsageError("name the server to load: llmtop load URL")
+    config = load_config(config_path(os.environ))
+    (target,) = resolve_targets([args.url], config, os.environ, args.api_key_env)
+    return replace(target, ca=args.ca or target.ca, insecure=args.insecure or target.insecure)
+
+
+# permission
+
+
+def _permit(args: argparse.Namespace, plan: Plan, target: Target, options: RunOptions) -> None:
+    """Asks what must be asked; raises `UsageError` when the run may not start."""
+    try:
+        permission = safety.ask(plan.url, options.authorization is not None, args.allow_remote_load)
+    except OSError as error:
+        raise LoadError(f"{target.host}: {error.strerror or error}") from None
+    if permission.confirm is safety.Confirm.REFUSED:
+        raise UsageError(" ".join(permission.reasons))
+    busy = _busy(plan, options)
+    if args.yes:
+        if busy:
+            print(f"llmtop load: {busy.removesuffix(' Load it all the same?')}", file=sys.stderr)
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("a load test starts only with --yes where nobody can be asked")
+    print(plan_text(plan), file=sys.stderr)
+    if permission.confirm is safety.Confirm.NAME:
+        if not safety.typed_right(_answer(f"{permission.reasons[0]} "), target.host):
+            raise UsageError("not the name of the host; nothing was sent")
+    elif _answer("Start? [y/N] ").lower() not in ("y", "yes"):
+        raise UsageError("not started; nothing was sent")
+    if busy and _answer(f"{busy} [y/N] ").lower() not in ("y", "yes"):
+        raise UsageError("not started; nothing was sent")
+
+
+def _busy(plan: Plan, options: RunOptions) -> str | None:
+    counters = asyncio.run(read_counters(plan.url, options))
+    return safety.busy_words(counters.running, counters.waiting) if counters is not None else None
+
+
+def _answer(question: str) -> str:
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip()
+
+
+# the run
+
+
+async def _play(args: argparse.Namespace, plan: Plan, options: RunOptions) -> Mapping[str, Any]:
+    show: Lines | Bar = Lines() if args.json else Bar(plan)
+    load = LoadRun(plan, options, show.take)
+    show.on_broken_pipe = load.stop
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, load.stop)
+    with show:
+        return await load.run()
+
+
+def _no_result(plan: Plan, error: str) -> dict[str, Any]:
+    """The result of a run that could not begin."""
+    empty = {"sweet_spot": None, "first_fail": None, "knee": None, "words": error, "met": False}
+    return {"schema": 1, "scenario": plan.scenario, "interrupted": False, "levels": [], **empty, "error": error}
+
+
+def exit_code(result: Mapping[str, Any], asked: bool) -> int:
+    """0: limits met or none asked; 1: not met; 3: no level ran to its end with a request that succeeded."""
+    if not any(level["completed"] and not level["interrupted"] for level in result["levels"]):
+        return EXIT_NOTHING
+    return EXIT_NOT_MET if asked and not result["met"] else EXIT_OK
+
+
+def _compare(a: Path, b: Path) -> int:
+    try:
+        runs = read_run(a), read_run(b)
+    except NoRun as error:
+        raise UsageError(str(error)) from None
+    compared = table.compare(runs[0]["levels"], runs[1]["levels"])
+    if not compared:
+        raise UsageError("the two runs have no level in common")
+    print(f"A {a}\nB {b}")
+    print(table.comparison_text(compared))
+    return EXIT_OK
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m llmtop.commands.load`."""
+    words = "Load a server and find how many users it can serve."
+    parser = argparse.ArgumentParser(prog="llmtop load", description=words)
+    add_arguments(parser)
+    try:
+        return run(parser.parse_args(argv))
+    except UsageError as error:
+        print(f"llmtop load: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

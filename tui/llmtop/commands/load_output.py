@@ -1,0 +1,132 @@
+"""What `llmtop load` prints: the plan, progress as a bar or as JSON lines, the result."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from llmtop.contract.units import duration, rate, seconds
+from llmtop.load import table
+from llmtop.load.events import Draining, Event, LevelDone, LevelStarted, Progress, Warned
+from llmtop.load.files import plain
+from llmtop.load.plan import Plan
+from llmtop.load.scenarios import SCENARIOS, bench_commands
+
+JSON_PROGRESS_S = 1.0
+_PROGRESS = ("sent", "completed", "errors", "running", "tokens", "tok_s", "server_tok_s", "fraction", "eta_s")
+_LEVEL_DONE = ("level", "completed", "failed", "output_throughput", "user_tok_s", "mean_ttft_ms", "p99_ttft_ms")
+
+
+def plan_text(plan: Plan) -> str:
+    """What the plan will do, in lines; ends with the equal commands of vLLM."""
+    prompt, output = plan.tokens()
+    size = f"{plan.requests():,} requests, {prompt:,} prompt + {output:,} output tokens"
+    limits = ", ".join(f"{name}={limit:g}" for name, limit in plan.slo.items())
+    levels = [
+        f"  {level.name}: {level.num_prompts} x {level.input_len} in / {level.output_len} out, "
+        f"{level.concurrency} at once"
+        for level in plan.levels
+    ]
+    head = [f"{SCENARIOS[plan.scenario].title} of {plan.url}: at most {size}; limits {limits}"]
+    return "\n".join([*head, *levels, "The same with vLLM's own tool:", *bench_commands(plan)])
+
+
+def result_text(result: Mapping[str, Any]) -> str:
+    """The table, the answer in words, and where the files are."""
+    lines = [table.text(result["levels"])] if result["levels"] else []
+    lines += ["interrupted"] if result["interrupted"] else []
+    lines += [result["words"]] if result["levels"] else []
+    lines += [f"files: {result['directory']}"] if result.get("directory") else []
+    return "\n".join(lines)
+
+
+class Lines:
+    """Events as JSON lines on stdout, progress once a second."""
+
+    def __init__(self) -> None:
+        self.on_broken_pipe: Callable[[], None] = lambda: None
+        self._next = 0.0
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def take(self, event: Event) -> None:
+        """Prints what a program wants to know of an event."""
+        if isinstance(event, Progress):
+            if time.monotonic() < self._next:
+                return
+            self._next = time.monotonic() + JSON_PROGRESS_S
+        line = _json_event(event)
+        if line is None:
+            return
+        try:
+            print(json.dumps(plain(line)), flush=True)
+        except BrokenPipeError:
+            self.on_broken_pipe()
+
+
+def _json_event(event: Event) -> dict[str, Any] | None:
+    match event:
+        case LevelStarted(_, level, _):
+            return {"event": "level", "level": level.name, "concurrency": level.concurrency}
+        case Progress():
+            values = {name: getattr(event, name) for name in _PROGRESS}
+            return {"event": "progress", "level": event.level.name} | values
+        case LevelDone(_, result):
+            return {"event": "level_done"} | {name: result[name] for name in _LEVEL_DONE}
+        case Draining(running, before, drained):
+            return {"event": "draining", "running": running, "before": before, "drained": drained}
+        case Warned(text):
+            return {"event": "warning", "text": text}
+        case _:
+            return None
+
+
+class Bar:
+    """A progress bar on stderr where that is a terminal, and warnings as lines."""
+
+    def __init__(self, plan: Plan) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+        self.on_broken_pipe: Callable[[], None] = lambda: None
+        self._plan = plan
+        self._console = Console(stderr=True, highlight=False, markup=False)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
+        self._bar = Progress(*columns, console=self._console, disable=not sys.stderr.isatty(), transient=True)
+        self._task = self._bar.add_task("preflight", total=1.0)
+
+    def __enter__(self) -> None:
+        self._bar.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def take(self, event: Event) -> None:
+        """Shows an event."""
+        match event:
+            case Progress():
+                self._bar.update(self._task, completed=event.fraction, description=self._words(event))
+            case LevelDone(_, result):
+                words = f"{result['level']}: {rate(result['output_throughput'])} tok/s, {result['completed']} ok"
+                mean = result["mean_ttft_ms"] / 1000 if result["completed"] else None
+                self._console.print(f"{words}, {result['failed']} failed, TTFT {seconds(mean)}")
+            case Warned(text):
+                self._console.print(f"warning: {text}")
+            case Draining(running, before, drained):
+                words = "the server is back to" if drained else "waiting for the server, it runs"
+                self._bar.update(self._task, description=f"{words} {running} (before: {before})")
+            case _:
+                pass
+
+    def _words(self, event: Progress) -> str:
+        place = f"{event.index + 1}/{len(self._plan.levels)}"
+        left = f", {duration(event.eta_s)} left" if event.eta_s is not None else ""
+        counts = f"{event.completed}/{event.level.num_prompts} ok, {event.errors} err"
+        return f"{place} {event.level.name}: {counts}, {rate(event.tok_s)} tok/s{left}"

@@ -1,0 +1,141 @@
+"""A snapshot as text without a screen: a table for `--once`, a line for `--plain`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from llmtop.contract.snapshot import Device, Latency, Pool, Quantile, ServerView, Snapshot
+from llmtop.contract.units import UNKNOWN, bytes_text, count, duration, engine_text, gib, percent, rate, seconds
+
+
+def table(snapshot: Snapshot) -> str:
+    """Everything a person wants to know at once, as lines."""
+    parts = [_server(server) for server in snapshot.servers] or [["no model server found on this host"]]
+    parts += [["simulated: no real server, no real machine"]] if snapshot.simulated else []
+    parts.append([_pool(pool) for pool in snapshot.pools])
+    parts.append([_device(device) for device in snapshot.devices])
+    parts.append([_finding(f.level, f.text, f.evidence, f.advice) for f in snapshot.findings])
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _server(server: ServerView) -> list[str]:
+    return [line for line in _server_lines(server) if line]
+
+
+def _server_lines(server: ServerView) -> Iterator[str]:
+    what = "  ".join(filter(None, (server.name, server.model, server.url, engine_text(server.engine, server.version))))
+    reason = f" ({server.reason})" if server.reason else ""
+    yield f"{what}  {server.state}{reason}" + (f"  up {duration(server.up_s)}" if server.up_s else "")
+    if not (server.state.live or server.state == "STALE"):
+        return
+    approx = "≈" if server.kv_capacity_approx else ""
+    fullest = f"  engine {server.kv_engine}" if len(server.engines) > 1 and server.kv_engine else ""
+    yield (
+        f"  KV cache    {percent(server.kv_usage)}  {count(server.kv_used_tokens)} of "
+        f"{approx}{count(server.kv_capacity_tokens)} tokens{fullest}  room for {count(server.room_requests)} x "
+        f"{count(server.max_model_len)}"
+    )
+    reasons = ", ".join(f"{name} {number}" for name, number in server.waiting_by_reason.items() if number)
+    running = f"running {count(server.running)} of {count(server.max_num_seqs)}"
+    yield (
+        f"  queue       {running}  waiting {count(server.waiting)}"
+        + (f" ({reasons})" if reasons else "")
+        + f"  preempted {count(server.preemptions_total)}  prefix hit {percent(server.prefix_hit_rate, 0)}"
+    )
+    rates = server.rates
+    yield (
+        f"  throughput  generation {rate(rates.generation_tok_s)} tok/s  prompt {rate(rates.prompt_tok_s)} tok/s"
+        f"  (computed {rate(rates.prompt_computed_tok_s)}, cached {rate(rates.prompt_cached_tok_s)})"
+        f"  over {seconds(rates.window_s)}"
+    )
+    if server.joules_per_token is not None:
+        yield f"  energy      {server.joules_per_token:.2f} J/token ({server.joules_scope})"
+    yield from _latencies(server)
+    if server.limited_by:
+        yield f"  limited by  {server.limited_by}  ({server.limited_by_evidence})"
+    if server.lora:
+        yield f"  LoRA        {', '.join(server.lora)}"
+
+
+def _latencies(server: ServerView) -> Iterator[str]:
+    latency = server.latency
+    rows = (
+        ("TTFT", latency.ttft),
+        ("ITL", latency.itl),
+        ("TPOT", latency.tpot),
+        ("E2EL", latency.e2e),
+        ("queue", latency.queue),
+    )
+    if all(row.n is None for _, row in rows):
+        return
+    yield f"  {'latency':<10}{'mean':>10}{'p50':>10}{'p95':>10}{'p99':>10}{'n':>8}  over {seconds(latency.window_s)}"
+    for label, row in rows:
+        yield f"    {label:<8}" + _figures(row)
+
+
+def _figures(row: Latency) -> str:
+    cells = [seconds(row.mean_s), *(quantile_text(q) for q in (row.p50, row.p95, row.p99)), count(row.n)]
+    return "".join(f"{cell:>{width}}" for cell, width in zip(cells, (10, 10, 10, 10, 8), strict=True))
+
+
+def quantile_text(value: Quantile | None) -> str:
+    """A quantile with its bound and, when it rests on too few observations, a tilde."""
+    if value is None:
+        return UNKNOWN
+    mark = "" if value.bound == "=" else value.bound
+    return f"{'~' if value.weak else ''}{mark}{seconds(value.value_s)}"
+
+
+def _pool(pool: Pool) -> str:
+    low = ""
+    if pool.low_water_bytes is not None and pool.low_water_time is not None:
+        clock = time.strftime("%H:%M:%S", time.localtime(pool.low_water_time))
+        low = f"  low-water {gib(pool.low_water_bytes)} at {clock}"
+    more = f"  (+{gib(pool.reclaimable_bytes)} page cache)" if pool.kind == "hbm" and pool.reclaimable_bytes else ""
+    return (
+        f"  {pool.name:<24} headroom {gib(pool.headroom_bytes)} of {gib(pool.total_bytes)} GiB{more}{low}"
+        f"  {(pool.state or UNKNOWN).upper()}  [{pool.basis or UNKNOWN}]"
+    )
+
+
+def _device(device: Device) -> str:
+    name = f"GPU {device.index}{f' MIG {device.mig}' if device.mig else ''} {device.name or ''}"
+    if device.state != "OK":
+        return f"  {name:<28} {device.state}  {device.reason or ''}".rstrip()
+    throttle = f"  throttled: {', '.join(device.throttle)}" if device.throttle else ""
+    used = "host memory" if device.unified else UNKNOWN
+    if device.memory:
+        used = f"{bytes_text(device.memory.used)} used"
+    facts = ((device.util, "%"), (device.power_w, "W"), (device.temperature_c, "C"), (device.sm_clock_mhz, "MHz"))
+    return f"  {name:<28} util {'  '.join(_plain(value, unit) for value, unit in facts)}  {used}{throttle}"
+
+
+def _plain(value: float | None, unit: str) -> str:
+    return f"{UNKNOWN if value is None else f'{value:.0f}'} {unit}"
+
+
+def _finding(level: str, text: str, evidence: str | None, advice: str | None) -> str:
+    tail = "".join(f"; {words}" for words in (evidence, advice) if words)
+    return f"  {level.upper()}: {text}{tail}"
+
+
+def line(snapshot: Snapshot) -> str:
+    """One line per server: time, state, KV, headroom, queue, throughput, P95 TTFT."""
+    clock = time.strftime("%H:%M:%S", time.localtime(snapshot.time))
+    pool = snapshot.pools[0] if snapshot.pools else None
+    memory = (
+        f"headroom {gib(pool.headroom_bytes)} GiB {(pool.state or UNKNOWN).upper()}" if pool else f"headroom {UNKNOWN}"
+    )
+    if not snapshot.servers:
+        return f"{clock}  no model server found  {memory}"
+    return "\n".join(f"{clock}  {_server_line(server)}  {memory}" for server in snapshot.servers)
+
+
+def _server_line(server: ServerView) -> str:
+    return (
+        f"{server.name or server.model or server.url}  {server.state}  KV {percent(server.kv_usage)}"
+        f"  run {count(server.running)}  wait {count(server.waiting)}"
+        f"  gen {rate(server.rates.generation_tok_s)} tok/s  prompt {rate(server.rates.prompt_tok_s)} tok/s"
+        f"  TTFT p95 {quantile_text(server.latency.ttft.p95)}"
+    )

@@ -1,0 +1,328 @@
+"""`llmtop warmup`: watch a start-up from its log, launch one, check one beforehand, or compare two."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from llmtop.contract.secrets import mask
+from llmtop.machine.live import LiveMachine
+from llmtop.net.health import HealthProbe
+from llmtop.warmup.check import Command, make_plan, read_command
+from llmtop.warmup.launch import Launch
+from llmtop.warmup.log_source import (
+    LineSource,
+    LogError,
+    container,
+    file_lines,
+    follow_file,
+    journal,
+    read_descriptor,
+)
+from llmtop.warmup.memory import MemoryLog
+from llmtop.warmup.preflight import preflight
+from llmtop.warmup.report import Report, compare, load, make_report, to_json, to_line, to_markdown
+from llmtop.warmup.show import PlainView
+from llmtop.warmup.startup import Startup, Tracker
+from llmtop.warmup.startup_evidence import evidence
+from llmtop.warmup.watch import Watch
+
+FAST_HZ = 20.0
+_STEP_S = 0.1
+_FIRST_ROUND_S = 5.0
+_USAGE = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `llmtop warmup`; what follows `--` is the command to start."""
+    where = parser.add_argument_group("where the log comes from")
+    where.add_argument(
+        "--log", metavar="FILE", help="follow this file, - for a pipe; with a command: where to keep its log"
+    )
+    where.add_argument("--container", metavar="NAME", help="the log of a docker or podman container")
+    where.add_argument("--journal", metavar="UNIT", help="the log of a systemd unit")
+    where.add_argument("--url", help="the server's address, asked for /health until it answers")
+    what = parser.add_argument_group("what to do")
+    what.add_argument(
+        "--check", action="store_true", help="only judge whether a start would succeed: exit 0, 1 or 3 (risky)"
+    )
+    what.add_argument("--compare", nargs=2, metavar=("A", "B"), help="two reports (JSON) or logs side by side")
+    what.add_argument("--once", action="store_true", help="read the log that is there, print the result and end")
+    what.add_argument(
+        "--report", metavar="FILE", help="write the result: JSON for a name ending in .json, else Markdown"
+    )
+    what.add_argument("--json", action="store_true", help="one JSON object per line")
+    what.add_argument("--plain", action="store_true", help="lines of text instead of the screen")
+    what.add_argument("--reserve", type=float, metavar="GiB", help="memory that must stay free (default 3, unified 8)")
+    machine = parser.add_argument_group("the machine")
+    machine.add_argument("--procfs", type=Path, default=Path("/proc"), metavar="DIR")
+    machine.add_argument("--sysfs", type=Path, default=Path("/sys"), metavar="DIR")
+    machine.add_argument("--memory", choices=("auto", "unified", "discrete"), default="auto")
+    parser.add_argument("command", nargs="*", metavar="-- CMD ...", help="the command to start and watch")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what the flags say; returns the exit code."""
+    try:
+        problem = conflict(args)
+        if problem is not None:
+            return fail(problem)
+        if args.compare:
+            return _compare(Path(args.compare[0]), Path(args.compare[1]))
+        if args.check:
+            return _check(args)
+        if args.once:
+            return _once(args)
+        return _launch(args) if args.command else _follow(args)
+    except LogError as error:
+        return fail(str(error))
+
+
+def conflict(args: argparse.Namespace) -> str | None:
+    """Why these flags do not go together, in words; None when they do."""
+    sources = [name for name in ("container", "journal") if getattr(args, name)]
+    if args.log and not args.command:
+        sources.append("log")
+    if len(sources) > 1:
+        return f"--{sources[0]} and --{sources[1]} exclude each other"
+    if args.command and (args.container or args.journal):
+        return f"a command and --{sources[0]} exclude each other"
+    if args.once and args.command and not args.check:
+        return "--once reads a log that is there; a command is watched until it ends"
+    if args.once and not sources and not args.check:
+        return "--once needs --log, --container or --journal"
+    if args.reserve is not None and args.reserve < 0:
+        return "--reserve is a size in GiB"
+    return None
+
+
+def fail(text: str) -> int:
+    """Say what is wrong in one line; the exit code."""
+    print(f"llmtop: {mask(text)}", file=sys.stderr)
+    return _USAGE
+
+
+# ------------------------------------------------------------------------------------------ finished logs
+
+
+def _once(args: argparse.Namespace) -> int:
+    tracker = Tracker()
+    for text in _finished(args):
+        tracker.feed(text)
+    tracker.finish()
+    report = _of(tracker.startup(), args.reserve)
+    _give(report, args)
+    return 0 if report.startup.state == "ready" else 1
+
+
+def _of(startup: Startup, reserve: float | None = None) -> Report:
+    return make_report(startup, evidence(startup), reserve)
+
+
+def _finished(args: argparse.Namespace) -> Iterator[str]:
+    if args.log and args.log != "-":
+        yield from file_lines(Path(args.log))
+        return
+    source = line_source(args, follow=False)
+    source.start()
+    while not source.ended:
+        lines = source.take()
+        yield from (line.text for line in lines)
+        if not lines:
+            time.sleep(0.01)
+    if source.error:
+        raise LogError(source.error)
+
+
+def _compare(a: Path, b: Path) -> int:
+    try:
+        text = compare(_report_or_log(a), _report_or_log(b), (a.stem, b.stem) if a.stem != b.stem else (str(a), str(b)))
+    except ValueError as error:
+        return fail(str(error))
+    sys.stdout.write(text)
+    return 0
+
+
+def _report_or_log(path: Path) -> dict[str, object]:
+    try:
+        with path.open("rb") as file:
+            is_report = file.read(1) == b"{"
+    except OSError as error:
+        raise LogError(f"{path}: {error.strerror}") from error
+    if is_report:
+        return load(path)
+    tracker = Tracker()
+    for text in file_lines(path):
+        tracker.feed(text)
+    tracker.finish()
+    return to_json(_of(tracker.startup()))
+
+
+# ---------------------------------------------------------------------------------------------- preflight
+
+
+def _check(args: argparse.Namespace) -> int:
+    command = read_command(args.command)
+    if command.bad_utilization is not None:
+        return fail(f"--gpu-memory-utilization {command.bad_utilization}: vLLM takes a number above 0 and up to 1")
+    machine = LiveMachine(args.procfs, args.sysfs, args.memory)
+    machine.start()
+    deadline = time.monotonic() + _FIRST_ROUND_S
+    while not machine.ready() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    plan = make_plan(machine.sample(), command, args.procfs, args.sysfs / "fs/cgroup")
+    machine.stop()
+    result = preflight(plan, args.reserve)
+    if args.json:
+        data: dict[str, object] = {"outcome": result.outcome, "text": result.text, "utilization": result.utilization}
+        data |= {"arithmetic": result.arithmetic, "warnings": result.warnings}
+        print(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
+    else:
+        print(result.text)
+        for line in (*result.arithmetic, *(f"note: {w}" for w in result.warnings)):
+            print(f"  {line}")
+    return result.exit_code
+
+
+# ------------------------------------------------------------------------------------------- live watching
+
+
+def line_source(args: argparse.Namespace, follow: bool = True) -> LineSource:
+    """The log that the flags name; raises LogError."""
+    if args.container:
+        return container(args.container, follow)
+    if args.journal:
+        return journal(args.journal, follow)
+    if args.log == "-":
+        return read_descriptor(sys.stdin.fileno())
+    return follow_file(Path(args.log))
+
+
+def _follow(args: argparse.Namespace) -> int:
+    has_log = bool(args.log or args.container or args.journal)
+    url = args.url or (None if has_log else "http://127.0.0.1:8000")
+    watch = make_watch(args, line_source(args) if has_log else None, url)
+    view = PlainView(sys.stdout, args.json)
+    watch.start()
+    try:
+        while not watch.done:
+            watch.step()
+            view.show(watch)
+            time.sleep(_STEP_S)
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        watch.stop()
+        _end(watch, view, args)
+    report = watch.report()
+    return 0 if report.startup.state == "ready" else 1
+
+
+def _launch(args: argparse.Namespace) -> int:
+    command = read_command(args.command)
+    output = sys.stderr if args.json else sys.stdout
+    log = Path(args.log) if args.log else default_log()
+    launch = Launch(args.command, log, _writer(output), output.isatty())
+    watch = make_watch(args, launch, args.url or _target(args.command, command))
+    view = PlainView(sys.stdout if args.json else sys.stderr, args.json, "llmtop: ")
+    launch.forward_signals()
+    try:
+        watch.start()
+    except OSError as error:
+        watch.stop()
+        return fail(f"{args.command[0]}: {error.strerror}") if error.filename != str(log) else fail(str(error))
+    view.say(f"the full log is kept in {log}")
+    with _never_orphaned(launch):
+        while not watch.done:
+            watch.step()
+            view.show(watch)
+            time.sleep(_STEP_S)
+        watch.stop()
+        _end(watch, view, args)
+        while (code := launch.wait(1.0)) is None:
+            continue
+    return code
+
+
+def make_watch(args: argparse.Namespace, source: LineSource | None, url: str | None) -> Watch:
+    """The watch that the flags describe; the screen uses it too."""
+    memory = MemoryLog(LiveMachine(args.procfs, args.sysfs, args.memory, FAST_HZ))
+    health = HealthProbe(url) if url else None
+    return Watch(source, memory, health, reserve_gib=args.reserve, procfs=args.procfs)
+
+
+def default_log() -> Path:
+    """Where the log of a launched command is kept: the user's state directory."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    return state / "llmtop" / time.strftime("warmup-%Y%m%d-%H%M%S.log")
+
+
+def _target(words: list[str], command: Command) -> str | None:
+    """The address to ask for /health, when the command line looks like a server's."""
+    if command.port is None and not any("vllm" in word for word in words):
+        return None
+    host = "127.0.0.1" if command.host in (None, "0.0.0.0", "::", "localhost") else command.host
+    return f"http://{host}:{command.port or 8000}"
+
+
+def _writer(stream: TextIO) -> Callable[[bytes], None]:
+    def write(data: bytes) -> None:
+        try:
+            stream.buffer.write(data)
+            stream.buffer.flush()
+        except (OSError, ValueError):  # nobody reads any more; the command goes on
+            return
+
+    return write
+
+
+@contextmanager
+def _never_orphaned(launch: Launch) -> Iterator[None]:
+    """An error in llmtop must not leave a server running that nobody watches."""
+    try:
+        yield
+    except BaseException:
+        launch.forward(signal.SIGTERM)
+        raise
+
+
+def _end(watch: Watch, view: PlainView, args: argparse.Namespace) -> None:
+    report = watch.report()
+    view.end(report)
+    _write(report, args.report)
+
+
+def _give(report: Report, args: argparse.Namespace) -> None:
+    if args.json:
+        print(to_line(report))
+    else:
+        sys.stdout.write(to_markdown(report))
+    _write(report, args.report)
+
+
+def _write(report: Report, name: str | None) -> None:
+    if name is None:
+        return
+    text = to_line(report) + "\n" if name.endswith(".json") else to_markdown(report)
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run as a program of its own."""
+    parser = argparse.ArgumentParser(prog="llmtop warmup", description=__doc__)
+    add_arguments(parser)
+    return run(parser.parse_args(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""The http_* families that vLLM's web framework adds to the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from llmtop.demo.counters import Histogram
+from llmtop.demo.families import HTTP
+
+Labels = tuple[tuple[str, str], ...]
+Row = tuple[str, Labels, float]
+WriteFamily = Callable[[str, str, str, Sequence[Row], Sequence[Labels]], None]
+
+UNCOUNTED = frozenset({"/metrics", "/health", "/load", "/ping", "/version", "/server_info"})
+_HANDLERS = frozenset({"/v1/models", "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"})
+_FINE = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5,
+    3.0, 3.5, 4.0, 4.5, 5.0, 7.5, 10.0, 30.0, 60.0,
+)  # fmt: skip
+_COARSE = (0.1, 0.5, 1.0)
+
+
+@dataclass(slots=True)
+class _Handler:
+    method: str
+    durations: Histogram = field(default_factory=lambda: Histogram(_COARSE))
+    request_bytes: int = 0
+    response_bytes: int = 0
+    by_status: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return self.durations.count
+
+
+@dataclass(slots=True)
+class HttpStats:
+    """Requests by handler, status class, size and duration (seconds, to the end of a stream)."""
+
+    fine: Histogram = field(default_factory=lambda: Histogram(_FINE))
+    handlers: dict[tuple[str, str], _Handler] = field(default_factory=dict)
+
+    def count(
+        self, path: str, method: str, status: int, seconds: float, request_bytes: int, response_bytes: int
+    ) -> None:
+        """Counts one finished request; pages that monitors poll are left out, as the framework does."""
+        if path in UNCOUNTED:
+            return
+        name = path if path in _HANDLERS else "none"
+        handler = self.handlers.setdefault((name, method), _Handler(method))
+        handler.durations.observe(seconds)
+        handler.request_bytes += request_bytes
+        handler.response_bytes += response_bytes
+        status_class = f"{status // 100}xx"
+        handler.by_status[status_class] = handler.by_status.get(status_class, 0) + 1
+        self.fine.observe(seconds)
+
+    def write(self, family: WriteFamily) -> None:
+        """Hands every family to `family`(name, type, help, rows, children)."""
+        requests: list[Row] = [
+            ("", (("handler", name), ("method", method), ("status", status)), float(count))
+            for (name, method), handler in self.handlers.items()
+            for status, count in handler.by_status.items()
+        ]
+        _family(family, "http_requests_total", "counter", requests)
+        _family(family, "http_request_size_bytes", "summary", self._sizes("request_bytes"))
+        _family(family, "http_response_size_bytes", "summary", self._sizes("response_bytes"))
+        _family(family, "http_request_duration_highr_seconds", "histogram", _rows((), self.fine))
+        durations = [
+            row
+            for (name, method), handler in self.handlers.items()
+            for row in _rows((("handler", name), ("method", method)), handler.durations)
+        ]
+        _family(family, "http_request_duration_seconds", "histogram", durations)
+
+    def _sizes(self, attribute: str) -> list[Row]:
+        rows: list[Row] = []
+        for (name, _), handler in self.handlers.items():
+            labels = (("handler", name),)
+            rows.append(("_count", labels, float(handler.count)))
+            rows.append(("_sum", labels, float(getattr(handler, attribute))))
+        return rows
+
+
+def _family(family: WriteFamily, name: str, kind: str, rows: Sequence[Row]) -> None:
+    children = dict.fromkeys(tuple(pair for pair in labels if pair[0] != "le") for _, labels, _ in rows)
+    family(name, kind, HTTP[name], rows, list(children))
+
+
+def _rows(labels: Labels, histogram: Histogram) -> list[Row]:
+    counts = histogram.cumulative()
+    edges = [*map(str, histogram.bounds), "+Inf"]
+    rows: list[Row] = [
+        ("_bucket", (*labels, ("le", edge)), float(count)) for edge, count in zip(edges, counts, strict=True)
+    ]
+    return [*rows, ("_count", labels, float(counts[-1])), ("_sum", labels, histogram.sum)]

@@ -1,0 +1,68 @@
+"""Figures of the rows of one page: of one row, of all together, and how a page compares with the rows before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from llmtop.engines import kv
+from llmtop.engines.page_record import MOST_REQUESTS, Page, RowKey, RowSample
+
+Rows = tuple[RowSample, ...]
+
+
+def requests(row: RowSample, name: str) -> int | None:
+    """Running or waiting; 0 for an engine that is there but has not stepped yet (data-parallel vLLM)."""
+    value = row.gauges.get(name)
+    if value is not None:
+        return round(value) if 0 <= value < MOST_REQUESTS else None
+    return 0 if kv.not_stepped(row) else None
+
+
+def total(rows: Rows, name: str) -> int | None:
+    """Running or waiting of all rows that know it."""
+    known = [value for row in rows if (value := requests(row, name)) is not None]
+    return sum(known) if known else None
+
+
+def counter_total(rows: Rows, name: str) -> int | None:
+    """A counter of all rows that have it; None for a sum that is no number."""
+    known = sum(row.counters[name] for row in rows if name in row.counters)
+    return int(known) if math.isfinite(known) and any(name in row.counters for row in rows) else None
+
+
+def whole(value: float | None) -> int | None:
+    """A counter of one row as a whole number."""
+    return None if value is None else int(value)
+
+
+def prefix_rate(rows: Rows) -> float | None:
+    """What the only engine says of its prefix cache; of several there is no right mean."""
+    value = rows[0].gauges.get("prefix_rate") if len(rows) == 1 else None
+    return value if value is not None and 0.0 <= value <= 1.0 else None
+
+
+def model_name(page: Page) -> str | None:
+    """The first model that the page names."""
+    return next((row.key[0] for row in page.rows if row.key[0]), None)
+
+
+def covers(page: Page, before: Mapping[RowKey, RowSample]) -> bool:
+    """Whether a page has every row, counter and bucket of the rows before."""
+    rows = {row.key: row for row in page.rows}
+    return all(key in rows and _has_all(rows[key], old) for key, old in before.items())
+
+
+def _has_all(new: RowSample, old: RowSample) -> bool:
+    bounds = {name: histogram.bounds for name, histogram in new.histograms.items()}
+    same = all(bounds.get(name) == histogram.bounds for name, histogram in old.histograms.items())
+    return same and new.counters.keys() >= old.counters.keys()
+
+
+def grew(page: Page, before: Mapping[RowKey, RowSample]) -> bool:
+    """Whether a page has a counter or histogram that its row had not before."""
+    return any(
+        row.counters.keys() - old.counters.keys() or row.histograms.keys() - old.histograms.keys()
+        for row in page.rows
+        if (old := before.get(row.key)) is not None
+    )

@@ -1,0 +1,117 @@
+"""KV cache figures of a page: the fullest engine is the headline, engines are never added up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from llmtop.engines.page_record import MOST_TOKENS, RowKey, RowSample
+from llmtop.engines.rates import RowWindow
+
+
+@dataclass(frozen=True, slots=True)
+class KvSummary:
+    """The fullest engine: usage 0..1, tokens, and how many more requests of full length fit."""
+
+    engine: str | None = None
+    usage: float | None = None
+    capacity_tokens: int | None = None
+    approx: bool = False
+    used_tokens: int | None = None
+    room_requests: int | None = None
+    growth_tok_s: float | None = None
+    full_in_s: float | None = None
+    max_model_len: int | None = None
+    gpu_memory_utilization: float | None = None
+
+
+def not_stepped(row: RowSample) -> bool:
+    """An engine that is there but has no gauges yet: data-parallel vLLM exports them after the first step."""
+    present = bool(row.counters) or row.config is not None
+    return present and not any(name in row.gauges or name in row.unread for name in ("running", "waiting", "kv_usage"))
+
+
+def usage(row: RowSample) -> float | None:
+    """The used fraction of an engine's KV cache; None for a value that is no fraction."""
+    value = row.gauges.get("kv_usage")
+    if value is None:
+        return 0.0 if not_stepped(row) else None
+    return min(value, 1.0) if 0.0 <= value <= 1.01 else None
+
+
+def capacities(rows: Sequence[RowSample]) -> dict[RowKey, tuple[int | None, bool]]:
+    """Tokens each engine's cache holds, and whether that is approximate.
+
+    `kv_cache_size_tokens` is exact and per engine (vLLM 0.24+); before, blocks x block size, where
+    `num_gpu_blocks` is the sum over the data-parallel engines, repeated in every row.
+    """
+    configs = max(1, len({row.key[1] for row in rows if row.config is not None}))
+    result: dict[RowKey, tuple[int | None, bool]] = {}
+    for row in rows:
+        config, gauge = row.config, row.gauges.get("kv_capacity")
+        if gauge and 0 < gauge < MOST_TOKENS:
+            result[row.key] = (int(gauge), False)
+        elif config is None:
+            result[row.key] = (None, False)
+        elif config.size_tokens:
+            result[row.key] = (config.size_tokens, False)
+        elif config.num_gpu_blocks and config.block_size:
+            engines = configs if config.summed else 1
+            result[row.key] = (config.num_gpu_blocks * config.block_size // engines, True)
+        else:
+            result[row.key] = (None, False)
+    return result
+
+
+def unique_names(keys: Sequence[RowKey]) -> dict[RowKey, str]:
+    """A name per row: the engine label, with the model where two models share one."""
+    shared = Counter(engine for _, engine in keys)
+    return {(model, engine): engine if shared[engine] == 1 else f"{model}/{engine}" for model, engine in keys}
+
+
+def summary(rows: Sequence[RowSample], windows: Mapping[RowKey, RowWindow], max_model_len: int | None) -> KvSummary:
+    """The headline of the KV panel."""
+    sizes, names = capacities(rows), unique_names([row.key for row in rows])
+    length = max_model_len or _model_len(rows)
+    utilization = next((row.config.gpu_memory_utilization for row in rows if row.config), None)
+    known = [(value, row) for row in rows if (value := usage(row)) is not None]
+    if not known:
+        total, approx = next((size for size in sizes.values() if size[0]), (None, False))
+        return KvSummary(None, None, total, approx, max_model_len=length, gpu_memory_utilization=utilization)
+    share, row = max(known, key=lambda item: item[0])
+    capacity, approx = sizes[row.key]
+    used = None if capacity is None else round(share * capacity)
+    growth = _growth(windows[row.key], capacity)
+    free = None if capacity is None or used is None else capacity - used
+    return KvSummary(
+        names[row.key],
+        share,
+        capacity,
+        approx,
+        used,
+        free // length if free is not None and length else None,
+        growth,
+        free / growth if free is not None and growth and growth > 0 else None,
+        length,
+        utilization,
+    )
+
+
+def _growth(window: RowWindow, capacity: int | None) -> float | None:
+    slope = window.gauge_slope("kv_usage")
+    return None if slope is None or capacity is None else slope * capacity
+
+
+def _model_len(rows: Sequence[RowSample]) -> int | None:
+    """The context length: as exported, or size / concurrency, which vLLM computes from it."""
+    for row in rows:
+        exported = row.gauges.get("max_model_len")
+        if exported is not None and 1 <= exported < MOST_TOKENS:
+            return int(exported)
+        config = row.config
+        if config and config.size_tokens and config.max_concurrency:
+            length = config.size_tokens / config.max_concurrency
+            if 1 <= length < 1e12:
+                return round(length)
+    return None

@@ -1,0 +1,188 @@
+"""Folds the resolved series of a page into one `Page`: a row per engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from llmtop.engines.dialects import AT_END, DIGITS, Kind, Rank, Slot
+from llmtop.engines.exposition import Parsed
+from llmtop.engines.page_record import MOST_REQUESTS, CacheConfig, Histogram, Page, RowKey, RowSample
+
+_SLEEP_LEVELS = {"weights_offloaded": 1, "discard_all": 2}
+
+
+@dataclass(slots=True)
+class _Row:
+    """A row being filled; every signal keeps the rank of the source that filled it."""
+
+    gauges: dict[str, float] = field(default_factory=dict)
+    counters: dict[str, float] = field(default_factory=dict)
+    ranks: dict[str, Rank] = field(default_factory=dict)
+    buckets: dict[str, dict[float, float]] = field(default_factory=dict)
+    sums: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+    sleep: dict[str, float] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
+    config: CacheConfig | None = None
+
+
+def read_page(parsed: Parsed, t: float) -> Page | None:
+    """The page as rows per engine; None when no known engine speaks on it."""
+    folder = _Folder()
+    for slot, value in parsed.values.items():
+        folder.add(slot, value)
+    dialect = folder.dialect
+    if not dialect:
+        return None
+    if dialect == "vllm" and parsed.openmetrics:
+        dialect = "vllm-rust"  # the Python front end never ends a page with "# EOF"
+    return Page(
+        t,
+        dialect,
+        folder.rows(),
+        folder.page.get("start_time"),
+        folder.adapters(),
+        None if "rejections" not in folder.page else int(folder.page["rejections"]),
+        parsed.partial,
+        parsed.bad_lines,
+        DIGITS.get(dialect),
+    )
+
+
+class _Folder:
+    def __init__(self) -> None:
+        self.dialect = ""
+        self.page: dict[str, float] = {}
+        self._rows: dict[RowKey, _Row] = {}
+        self._lora: tuple[float, str] = (-1.0, "")
+
+    def add(self, slot: Slot, value: float) -> None:
+        kind, signal = slot.source.kind, slot.source.signal
+        if not self.dialect:
+            self.dialect = slot.dialect
+        if kind is Kind.BUCKET:
+            row = self._row(slot)
+            if self._outranked(row, signal, slot.rank) or not math.isfinite(value):
+                return
+            bounds = row.buckets.setdefault(signal, {})
+            bounds[slot.bound] = bounds.get(slot.bound, 0.0) + value
+        elif kind is Kind.SUM:  # may be NaN: then the mean is unknown, the quantiles are not
+            row = self._row(slot)
+            if not self._outranked(row, signal, slot.rank):
+                row.sums[signal] = row.sums.get(signal, 0.0) + value
+        elif math.isfinite(value):
+            self._add_finite(slot, kind, signal, value)
+        elif kind in (Kind.GAUGE, Kind.COUNTER):
+            row = self._row(slot)
+            if not self._outranked(row, signal, slot.rank):
+                row.unread.add(signal)
+
+    def _add_finite(self, slot: Slot, kind: Kind, signal: str, value: float) -> None:
+        if kind is Kind.PAGE:
+            self.page[signal] = self.page.get(signal, 0.0) + value
+            return
+        if kind is Kind.LORA:  # the value is a clock: the newest label set is the one that holds
+            self._lora = max(self._lora, (value, slot.text))
+            return
+        row = self._row(slot)
+        if kind is Kind.CONFIG:
+            row.config = slot.config
+        elif kind is Kind.REASON:
+            if 0 <= value < MOST_REQUESTS:
+                row.reasons[slot.text] = row.reasons.get(slot.text, 0) + int(value)
+        elif kind is Kind.SLEEP:
+            row.sleep[slot.text] = value
+        elif not self._outranked(row, signal, slot.rank):
+            if kind is Kind.COUNT:
+                row.counts[signal] = row.counts.get(signal, 0.0) + value
+            elif kind is Kind.COUNTER:
+                row.counters[signal] = row.counters.get(signal, 0.0) + value
+            elif slot.source.fold == "max":
+                row.gauges[signal] = max(row.gauges.get(signal, value), value)
+            elif slot.source.fold == "min":
+                row.gauges[signal] = min(row.gauges.get(signal, value), value)
+            else:
+                row.gauges[signal] = row.gauges.get(signal, 0.0) + value
+
+    def _row(self, slot: Slot) -> _Row:
+        row = self._rows.get(slot.row)
+        if row is None:
+            row = self._rows[slot.row] = _Row()
+        return row
+
+    @staticmethod
+    def _outranked(row: _Row, signal: str, rank: Rank) -> bool:
+        """Whether a better source already filled the signal; a worse one's values are dropped."""
+        held = row.ranks.get(signal)
+        if held is None or rank < held:
+            row.ranks[signal] = rank
+            for values in (row.gauges, row.counters, row.buckets, row.sums, row.counts):
+                values.pop(signal, None)
+            row.unread.discard(signal)
+            return False
+        return rank > held
+
+    def adapters(self) -> tuple[str, ...]:
+        return tuple(sorted({name.strip() for name in self._lora[1].split(",") if name.strip()}))
+
+    def rows(self) -> tuple[RowSample, ...]:
+        """The rows, in order; a row without a model is merged into those of its engine."""
+        named = {key: row for key, row in self._rows.items() if key[0]}
+        for (model, engine), row in self._rows.items():
+            heirs = [] if model else [heir for key, heir in named.items() if key[1] == engine]
+            for heir in heirs:
+                heir.config = heir.config or row.config
+            if not model and not heirs:
+                named[model, engine] = row
+        return tuple(_sample(key, row) for key, row in sorted(named.items(), key=_engine_order))
+
+
+def _engine_order(item: tuple[RowKey, _Row]) -> tuple[int, str, str]:
+    """Ranks in numeric order, then whatever else names an engine."""
+    model, engine = item[0]
+    return int(engine) if engine.isdecimal() and len(engine) < 10 else 1 << 40, engine, model
+
+
+def _sample(key: RowKey, row: _Row) -> RowSample:
+    gauges = {name: value for name, value in row.gauges.items() if math.isfinite(value)}
+    counters = {name: value for name, value in row.counters.items() if name not in row.unread and math.isfinite(value)}
+    if row.reasons and "waiting" not in gauges:
+        gauges["waiting"] = float(sum(row.reasons.values()))
+    _derive(gauges, "kv_usage", "kv_used", lambda used: used / gauges["kv_total"] if gauges.get("kv_total") else None)
+    _derive(gauges, "kv_capacity", "kv_blocks", lambda blocks: blocks * gauges.get("kv_block_tokens", 0.0) or None)
+    if row.ranks.get("generation", (AT_END,))[0] < AT_END:
+        gauges.pop("generation_rate", None)  # a counter that moves while tokens come is better
+    histograms = {name: _histogram(row, name) for name in row.buckets.keys() | (row.sums.keys() & row.counts.keys())}
+    sleep, unread = _sleep_level(row.sleep), frozenset(row.unread)
+    return RowSample(key, gauges, counters, histograms, row.reasons, row.config, sleep, unread)
+
+
+def _derive(gauges: dict[str, float], name: str, source: str, of: Callable[[float], float | None]) -> None:
+    """A gauge that the page does not give, from another that it gives."""
+    value = of(gauges[source]) if name not in gauges and source in gauges else None
+    if value is not None and 0 <= value < math.inf:
+        gauges[name] = value
+
+
+def _histogram(row: _Row, name: str) -> Histogram:
+    """Its buckets; one without any still has its mean."""
+    bounds = row.buckets.get(name, {})
+    ordered = sorted(bounds)
+    counts = tuple(bounds[bound] for bound in ordered)
+    total = row.counts.get(name, counts[-1] if counts else 0.0)
+    if not ordered or ordered[-1] != math.inf:
+        ordered.append(math.inf)
+        counts = (*counts, total)
+    return Histogram(tuple(ordered), counts, row.sums.get(name), total)
+
+
+def _sleep_level(sleep: dict[str, float]) -> int | None:
+    if not sleep:
+        return None
+    if sleep.get("awake", 1.0) >= 1.0:
+        return 0
+    levels = [level for name, level in _SLEEP_LEVELS.items() if sleep.get(name, 0.0) >= 1.0]
+    return max(levels, default=1)

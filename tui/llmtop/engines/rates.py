@@ -1,0 +1,201 @@
+"""The recent pages of one engine row: counter deltas, bucket deltas, resets.
+
+A rate is a counter delta over the window divided by the time between the first body bytes of the two pages.
+A restart (a new process start time or any counter that fell) empties the window, so that no delta spans it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from llmtop.engines.page_record import Histogram, RowSample
+from llmtop.engines.quantiles import delta
+
+RATE_WINDOW_S = 10.0
+LATENCY_WINDOW_S = 60.0
+STALL_AFTER_S = 5.0
+STALL_AFTER_POLLS = 3
+STEPS_NEEDED = 20  # fewer are off by more than 5 %
+STEPS_AT_LEAST = 3
+# any of these moving means that the engine works; a long prefill moves only the iteration count
+# what moves while an engine works and is no counter
+_PULSES = ("generation_rate", "pulse")
+_PROGRESS = ("generation", "prompt", "iterations", "preemptions", "requests", "diffusion_steps")
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    t: float
+    row: RowSample
+    known: RowSample  # the row with the last values of what this page lacked
+
+
+def _carried(old: RowSample, new: RowSample) -> RowSample:
+    """A row with the last known value of every counter and histogram: none vanishes while its process lives."""
+    born = {"created": old.gauges["created"]} if "created" in old.gauges else {}
+    return replace(
+        new,
+        gauges={**born, **new.gauges},
+        counters={**old.counters, **new.counters},
+        histograms={**old.histograms, **new.histograms},
+    )
+
+
+class RowWindow:
+    """The pages of one row since its last restart, at most `LATENCY_WINDOW_S` back."""
+
+    def __init__(self, digits: int | None = None) -> None:
+        self._digits = digits  # that the engine prints of a counter; None = all
+        self._points: deque[_Point] = deque()
+        self._progress: tuple[float, ...] = ()
+        self._still_since = 0.0
+        self._still_polls = 0
+
+    def push(self, t: float, row: RowSample, restarted: bool = False) -> bool:
+        """Add a page; True when the row restarted. The page after a restart is the base of the new window."""
+        reset = bool(self._points) and (restarted or _fell(self._points[-1].known, row))
+        if reset:
+            self._points.clear()
+        known = _carried(self._points[-1].known, row) if self._points else row
+        self._points.append(_Point(t, row, known))
+        while len(self._points) > 2 and self._points[1].t <= t - LATENCY_WINDOW_S:
+            self._points.popleft()
+        self._watch_progress(t, known, reset)
+        return reset
+
+    def _watch_progress(self, t: float, row: RowSample, reset: bool) -> None:
+        ttft = row.histograms.get("ttft")
+        progress = (
+            *(row.counters.get(name, -1.0) for name in _PROGRESS),
+            *(row.gauges.get(name, -1.0) for name in _PULSES),
+            ttft.count if ttft else -1.0,
+        )
+        if reset or progress != self._progress or not row.gauges.get("running"):
+            self._progress, self._still_since, self._still_polls = progress, t, 0
+        self._still_polls += 1
+
+    @property
+    def still_s(self) -> float:
+        """How long requests have been running without any counter moving."""
+        return self._points[-1].t - self._still_since if self._points else 0.0
+
+    @property
+    def stalled(self) -> bool:
+        """Requests run, and nothing of what could move has moved for long enough to say so."""
+        could = any(value >= 0 for value in self._progress)
+        patience = STALL_AFTER_S if all(self._step(value) <= 1.0 for value in self._progress) else LATENCY_WINDOW_S
+        return could and self._still_polls >= STALL_AFTER_POLLS and self.still_s >= patience
+
+    def _base(self, window_s: float) -> _Point | None:
+        """The page about `window_s` before the newest one, or the oldest there is."""
+        if len(self._points) < 2:
+            return None
+        newest = self._points[-1].t
+        base = self._points[0]
+        for point in self._points:
+            # half a poll of slack, so that a page a moment too young does not stretch the window by a whole one
+            if newest - point.t < window_s - 0.05 * window_s:
+                break
+            base = point
+        return base
+
+    def span(self, window_s: float = RATE_WINDOW_S) -> float | None:
+        """The real length of the window in seconds."""
+        base = self._base(window_s)
+        return None if base is None else self._points[-1].t - base.t
+
+    def delta(self, signal: str, window_s: float = RATE_WINDOW_S) -> float | None:
+        """How much a counter rose over the window; a counter that appeared in it rose from 0."""
+        change = self._change(signal, window_s)
+        return None if change is None else change[0]
+
+    def _change(self, signal: str, window_s: float) -> tuple[float, float] | None:
+        """How much a counter rose and over how many seconds."""
+        base, newest = self._base(window_s), self._points[-1] if self._points else None
+        if base is None or newest is None or signal not in newest.row.counters:
+            return None
+        value = newest.row.counters[signal]
+        if signal not in base.known.counters and signal not in base.row.unread:
+            return value, newest.t - base.t
+        for point in self._since(base):  # the base itself, unless it had no readable value
+            if signal in point.row.counters and point.t < newest.t:
+                return value - point.row.counters[signal], newest.t - point.t
+        return None
+
+    def moved(self, signal: str) -> bool:
+        """Whether a counter rose with the newest page."""
+        if len(self._points) < 2:
+            return False
+        before, now = self._points[-2].row.counters, self._points[-1].row.counters
+        return now.get(signal, 0.0) > before.get(signal, 0.0)
+
+    def gauge(self, signal: str) -> float | None:
+        """A gauge of the newest page."""
+        return self._points[-1].row.gauges.get(signal) if self._points else None
+
+    def span_for(self, signal: str) -> float:
+        """The window for a counter; a longer one where work has moved it by only a few steps of its last digit."""
+        change = self._change(signal, RATE_WINDOW_S) if self._digits and self.gauge("running") else None
+        if change is None:
+            return RATE_WINDOW_S
+        step = self._step(self._points[-1].row.counters[signal])
+        return LATENCY_WINDOW_S if step > 1.0 and change[0] < STEPS_NEEDED * step else RATE_WINDOW_S
+
+    def _step(self, value: float) -> float:
+        """By how much a counter moves at least, as it is printed."""
+        if self._digits is None or value <= 0:
+            return 0.0
+        return 10.0 ** (math.floor(math.log10(value)) + 1 - self._digits)
+
+    def too_coarse(self, signal: str, change: float | None) -> bool:
+        """Whether a counter rose, and by so few of its steps that this says nothing of its speed."""
+        step = self._step(self._points[-1].row.counters.get(signal, 0.0)) if self._points else 0.0
+        return step > 1.0 and change is not None and 0 < change < STEPS_AT_LEAST * step
+
+    def rate(self, signal: str) -> float | None:
+        """A counter per second over the rate window; None where its digits say nothing of it."""
+        change = self._change(signal, self.span_for(signal))
+        if change is None or change[1] <= 0 or self.too_coarse(signal, change[0]):
+            return None
+        return change[0] / change[1]
+
+    def gauge_slope(self, signal: str) -> float | None:
+        """How fast a gauge moved over the rate window, per second."""
+        base, span = self._base(RATE_WINDOW_S), self.span()
+        if base is None or not span:
+            return None
+        new, old = self._points[-1].row.gauges.get(signal), base.row.gauges.get(signal)
+        return None if new is None or old is None else (new - old) / span
+
+    def histogram(self, signal: str, window_s: float = LATENCY_WINDOW_S) -> Histogram | None:
+        """The bucket deltas of a histogram over the window; other bounds than before begin a new one."""
+        base = self._base(window_s)
+        new = self._points[-1].row.histograms.get(signal) if self._points else None
+        if base is None or new is None:
+            return None
+        for point in self._since(base):
+            old = point.row.histograms.get(signal)
+            lost = old is None and signal in point.known.histograms
+            change = None if lost else delta(new, old)
+            if change is not None:
+                return change
+        return None
+
+    def _since(self, base: _Point) -> Iterator[_Point]:
+        return (point for point in self._points if point.t >= base.t)
+
+
+def _fell(old: RowSample, new: RowSample) -> bool:
+    """Whether any counter of a row is lower than before, which only a restart can do."""
+    for signal, before in old.counters.items():
+        if new.counters.get(signal, before) < before:
+            return True
+    for signal, histogram in old.histograms.items():
+        after = new.histograms.get(signal)
+        if after is not None and after.count < histogram.count:
+            return True
+    born, now_born = old.gauges.get("created"), new.gauges.get("created")
+    return born is not None and now_born is not None and now_born > born

@@ -1,0 +1,374 @@
+"""One watched server over time: pages and failures in, a `ServerView` out.
+
+Pure: the caller brings the clock. All rules about states, restarts, windows and data-parallel engines are here and
+in `rates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from llmtop.contract.snapshot import EngineRow, Latency, LatencySet, Rates, ServerView, State
+from llmtop.engines import figures, kv
+from llmtop.engines.limits import LimitWindow
+from llmtop.engines.page_record import Page, RowKey, RowSample
+from llmtop.engines.quantiles import latency
+from llmtop.engines.rates import LATENCY_WINDOW_S, RowWindow
+
+STALE_AFTER_INTERVALS = 3.0
+NO_ANSWER_YET = "no answer yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the side doors of a server say: /v1/models, /version, /health, its command line, the configuration."""
+
+    model: str | None = None
+    version: str | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    health: str | None = None  # words when /health fails beside a good /metrics
+    starting: str | None = None  # words when a local process for this port is still starting
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a poll brought no page: nobody listens, no answer, 401 or 403, 200 without engine families, anything else."""
+
+    kind: Literal["refused", "timeout", "auth", "empty", "bad"]
+    text: str
+
+
+class ServerTracker:
+    """Everything remembered about one server."""
+
+    def __init__(self, url: str, name: str | None = None) -> None:
+        self._url = url
+        self._name = name
+        self._windows: dict[RowKey, RowWindow] = {}
+        self._rows: dict[RowKey, RowSample] = {}
+        self._page: Page | None = None
+        self._last_good: float | None = None
+        self._failure: Failure | None = None
+        self._refused_since_page = False
+        self._cut = False  # the newest page lacked its end
+        self._whole_page_seen = False
+        self._restarts = 0
+        self._limits = LimitWindow()
+        self.identity = Identity()
+
+    @property
+    def restarts(self) -> int:
+        """How often the server has been seen to start anew."""
+        return self._restarts
+
+    def feed(self, result: Page | Failure, t: float) -> None:
+        """Take the outcome of one poll that ended at monotonic time `t`."""
+        if isinstance(result, Failure):
+            self._failure = result
+            self._refused_since_page |= result.kind == "refused"
+            return
+        self._failure = None
+        self._last_good = t
+        # a server that never ends its page with a newline has always said all that it did before
+        if result.partial and self._rows and not (self._cut and figures.covers(result, self._rows)):
+            self._take_partial(result)
+        else:
+            self._take(result)
+        self._cut = result.partial
+        self._limits.push(self._engine_view(t))
+
+    def _take(self, page: Page) -> None:
+        if (
+            self._page is not None
+            and self._page.partial
+            and not self._whole_page_seen
+            and figures.grew(page, self._rows)
+        ):
+            self._windows = {}  # what a cut page lacked must not look like a jump
+        self._whole_page_seen |= not page.partial
+        anew = self._restarted(page)
+        restarted = anew
+        windows: dict[RowKey, RowWindow] = {}
+        fresh = True
+        for row in page.rows:
+            window = self._windows.get(row.key) or self._windows.get(("", row.key[1]))
+            fresh = fresh and window is None
+            windows[row.key] = window or RowWindow(page.digits)
+            restarted |= windows[row.key].push(page.t, row, anew)
+        models, before = {model for model, _ in windows}, {model for model, _ in self._windows}
+        replaced = fresh and bool(before) and bool(models) and not models & before
+        if restarted or replaced:
+            self._restarts += 1
+            self._limits.clear()
+        self._windows, self._page = windows, page
+        self._rows = {row.key: row for row in page.rows}
+        self._refused_since_page = False
+
+    def _take_partial(self, page: Page) -> None:
+        """A page cut short: what it still says is new, what is missing keeps its last value."""
+        for row in page.rows:
+            old = self._rows.get(row.key)
+            if old is not None:
+                gauges = {**old.gauges, **row.gauges}
+                self._rows[row.key] = replace(old, gauges=gauges)
+        if self._page is not None:
+            self._page = replace(self._page, partial=True)
+
+    def _restarted(self, page: Page) -> bool:
+        """Another engine, a new process start time; or, where the page has none, a port that was dead in between."""
+        if self._page is None:
+            return False
+        if self._page.dialect.partition("-")[0] != page.dialect.partition("-")[0]:
+            return True
+        before, now = self._page.start_time, page.start_time
+        if before is not None and now is not None:
+            return abs(now - before) > 0.5
+        return self._refused_since_page
+
+    def view(self, t: float, now: float, interval_s: float) -> ServerView:
+        """The server as of monotonic time `t` and Unix time `now`."""
+        state, reason = self._state(t, interval_s)
+        identity = self.identity
+        base = ServerView(
+            url=self._url,
+            name=self._name,
+            state=state,
+            reason=reason,
+            version=identity.version,
+            model=identity.model,
+            max_model_len=identity.max_model_len,
+            max_num_seqs=identity.max_num_seqs,
+            age_s=None if self._last_good is None else max(0.0, t - self._last_good),
+            restarts=self._restarts,
+            local=identity.local,
+            interval_s=interval_s,
+        )
+        if self._page is None:
+            return base
+        if not (state.live or state is State.STALE):
+            return replace(base, engine=self._page.dialect, model=figures.model_name(self._page) or identity.model)
+        return self._full(base, now)
+
+    def _full(self, base: ServerView, now: float) -> ServerView:
+        assert self._page is not None
+        page, rows = self._page, tuple(self._rows.values())
+        cache = kv.summary(rows, self._windows, base.max_model_len)
+        limit = self._limits.verdict()
+        reasons: dict[str, int] = {}
+        for row in rows:
+            for reason, number in row.waiting_by_reason.items():
+                reasons[reason] = reasons.get(reason, 0) + number
+        return replace(
+            base,
+            engine=page.dialect,
+            model=figures.model_name(page) or base.model,
+            max_model_len=base.max_model_len or cache.max_model_len,
+            running=figures.total(rows, "running"),
+            waiting=figures.total(rows, "waiting"),
+            waiting_by_reason=reasons,
+            kv_usage=cache.usage,
+            kv_engine=cache.engine,
+            kv_capacity_tokens=cache.capacity_tokens,
+            kv_capacity_approx=cache.approx,
+            kv_used_tokens=cache.used_tokens,
+            room_requests=cache.room_requests,
+            kv_growth_tok_s=cache.growth_tok_s,
+            kv_full_in_s=cache.full_in_s,
+            gpu_memory_utilization=cache.gpu_memory_utilization,
+            preemptions_total=figures.counter_total(rows, "preemptions"),
+            admission_rejections_total=page.admission_rejections,
+            engines=self._engines(rows),
+            lora=page.lora,
+            rates=self._rates(),
+            prefix_hit_rate=self._prefix_hit_rate(rows),
+            spec_tokens_per_step=self._tokens_per_step(),
+            latency=self._latencies(),
+            up_s=now - page.start_time if page.start_time and now > page.start_time else None,
+            limited_by=limit.code if limit else None,
+            limited_by_share=limit.share if limit else None,
+            limited_by_evidence=limit.evidence if limit else None,
+        )
+
+    def _engine_view(self, t: float) -> ServerView:
+        """The few values the limit rules look at, as of the newest page."""
+        rows = tuple(self._rows.values())
+        reasons: dict[str, int] = {}
+        for row in rows:
+            for reason, number in row.waiting_by_reason.items():
+                reasons[reason] = reasons.get(reason, 0) + number
+        return ServerView(
+            self._url,
+            age_s=t,
+            running=figures.total(rows, "running"),
+            waiting=figures.total(rows, "waiting"),
+            waiting_by_reason=reasons,
+            kv_usage=max((use for row in rows if (use := kv.usage(row)) is not None), default=None),
+            preemptions_total=figures.counter_total(rows, "preemptions"),
+            max_num_seqs=self.identity.max_num_seqs,
+        )
+
+    def _state(self, t: float, interval_s: float) -> tuple[State, str | None]:
+        failure = self._failure
+        if failure is not None and failure.kind == "refused":
+            if self.identity.starting:
+                return State.STARTING, self.identity.starting
+            return State.DOWN, failure.text
+        if failure is not None and failure.kind == "auth":
+            return State.AUTH, failure.text
+        if self._last_good is None:
+            if failure is None:
+                return (
+                    (State.STARTING, self.identity.starting) if self.identity.starting else (State.DOWN, NO_ANSWER_YET)
+                )
+            return (State.NO_ENGINE_METRICS if failure.kind == "empty" else State.DOWN), failure.text
+        if t - self._last_good > STALE_AFTER_INTERVALS * interval_s:
+            if failure is not None and failure.kind == "empty":
+                return State.NO_ENGINE_METRICS, failure.text
+            return State.STALE, failure.text if failure else "no new sample"
+        return self._live_state(failure)
+
+    def _live_state(self, failure: Failure | None) -> tuple[State, str | None]:
+        states = [self._row_state(row) for row in self._rows.values()]
+        awake = [state for state in states if state is not State.SLEEPING]
+        words = [word for word in (failure.text if failure else None, self._words(states)) if word]
+        reason = "; ".join(words) or None
+        if states and not awake:
+            return State.SLEEPING, reason
+        busy = [state for state in awake if state is not State.IDLE]
+        if not busy:
+            return (State.IDLE if states else State.SERVING), reason
+        if all(state is State.STALLED for state in busy):
+            return State.STALLED, reason
+        return State.SERVING, reason
+
+    def _words(self, states: list[State]) -> str | None:
+        """The details of a live state: what is stalled or asleep, and what else is wrong with the server."""
+        words = []
+        for row, state in zip(self._rows.values(), states, strict=True):
+            label = "" if len(states) == 1 else f"engine {row.key[1]}: "
+            if state is State.STALLED:
+                still = self._windows[row.key].still_s
+                words.append(f"{label}{int(row.gauges['running'])} running, nothing moved for {still:.0f} s")
+            elif state is State.SLEEPING:
+                words.append(f"{label}asleep, level {row.sleep_level}")
+        if self._page is not None and self._page.partial:
+            words.append("the page was cut short")
+        if self.identity.health:
+            words.append(self.identity.health)
+        return "; ".join(words) or None
+
+    def _row_state(self, row: RowSample) -> State:
+        running, waiting = figures.requests(row, "running"), figures.requests(row, "waiting")
+        window = self._windows[row.key]
+        if row.sleep_level:
+            return State.SLEEPING
+        if running and window.stalled:
+            return State.STALLED
+        if running or waiting or running is None:
+            return State.SERVING
+        return State.SERVING if window.moved("generation") else State.IDLE
+
+    def _engines(self, rows: tuple[RowSample, ...]) -> tuple[EngineRow, ...]:
+        names = kv.unique_names([row.key for row in rows])
+        capacities = kv.capacities(rows)
+        return tuple(
+            EngineRow(
+                names[row.key],
+                row.key[0] or None,
+                figures.requests(row, "running"),
+                figures.requests(row, "waiting"),
+                kv.usage(row),
+                capacities[row.key][0],
+                self._row_state(row),
+                _generation_rate(self._windows[row.key]),
+                figures.whole(row.counters.get("preemptions")),
+            )
+            for row in rows
+        )
+
+    def _rates(self) -> Rates:
+        spans = [span for window in self._windows.values() if (span := window.span()) is not None]
+        computed, cached = self._sum(lambda w: w.rate("computed")), self._cached_rate()
+        prompt = self._sum(lambda w: w.rate("prompt"))
+        if computed is None and prompt is not None and cached is not None:
+            computed = max(0.0, prompt - cached)
+        return Rates(
+            max(spans, default=None),
+            self._sum(_generation_rate),
+            prompt,
+            computed,
+            cached,
+            self._sum(lambda w: w.rate("requests")),
+            self._sum(lambda w: w.rate("preemptions")),
+        )
+
+    def _cached_rate(self) -> float | None:
+        """Prompt tokens not computed here: cached or transferred; before vLLM 0.16 the prefix cache hits."""
+        cached = self._sum(lambda w: w.rate("cached"))
+        if cached is None:
+            return self._sum(lambda w: w.rate("hits"))
+        return cached + (self._sum(lambda w: w.rate("transferred")) or 0.0)
+
+    def _latencies(self) -> LatencySet:
+        spans = [s for window in self._windows.values() if (s := window.span(LATENCY_WINDOW_S)) is not None]
+
+        def of(signal: str) -> Latency:
+            parts = (window.histogram(signal) for window in self._windows.values())
+            return latency(part for part in parts if part is not None)
+
+        return LatencySet(max(spans, default=None), of("ttft"), of("itl"), of("tpot"), of("e2e"), of("queue"))
+
+    def _sum(self, figure: Callable[[RowWindow], float | None]) -> float | None:
+        """A figure added over the rows that know it."""
+        known = [value for window in self._windows.values() if (value := figure(window)) is not None]
+        return sum(known) if known else None
+
+    def _prefix_hit_rate(self, rows: tuple[RowSample, ...]) -> float | None:
+        counted = any("queries" in row.counters for row in rows)
+        return self._ratio("hits", "queries") if counted else figures.prefix_rate(rows)
+
+    def _ratio(self, part: str, whole: str) -> float | None:
+        above, below = self._sum(lambda w: w.delta(part)), self._sum(lambda w: w.delta(whole))
+        return min(1.0, above / below) if above is not None and below else None
+
+    def _tokens_per_step(self) -> float | None:
+        """Tokens that one engine step gives a request: above 1 with speculation or diffusion.
+
+        vLLM observes ITL once per step and TTFT once per request, so steps = ΔITL count + ΔTTFT count.
+        """
+        steps, committed = (
+            self._sum(lambda w: w.delta("diffusion_steps")),
+            self._sum(lambda w: w.delta("diffusion_tokens")),
+        )
+        if steps and committed is not None:
+            return committed / steps
+        generated = self._sum(lambda w: w.delta("generation"))
+        itl, ttft = self._sum(lambda w: _observed(w, "itl")), self._sum(lambda w: _observed(w, "ttft"))
+        if generated is None or itl is None or ttft is None or itl + ttft <= 0:
+            return None
+        return generated / (itl + ttft)
+
+
+def _observed(window: RowWindow, signal: str) -> float | None:
+    histogram = window.histogram(signal, 10.0)
+    return None if histogram is None else histogram.counts[-1]
+
+
+def _generation_rate(window: RowWindow) -> float | None:
+    """Generated tokens per second; where the counter moves only when a request ends, what the engine says of its
+    speed while something runs (SGLang), or over its busy time (llama.cpp)."""
+    running = window.gauge("running")
+    said = window.gauge("generation_rate")
+    if said is not None:
+        return None if said < 0 else said if running else 0.0
+    span = window.span_for("generation")
+    busy, generated = window.delta("generation_busy_s", span), window.delta("generation", span)
+    if busy is None or window.too_coarse("generation", generated):
+        return window.rate("generation")
+    if busy > 0 and generated is not None:
+        return generated / busy
+    return None if running else 0.0

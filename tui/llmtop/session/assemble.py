@@ -1,0 +1,63 @@
+"""Parts of a reading to one `Snapshot`: pools, energy, marks and findings, remembered from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from llmtop.contract.snapshot import Device, Pool, ServerView, Snapshot
+from llmtop.machine.headroom import LowWater, MemoryMode, PoolWatch, pools
+from llmtop.machine.sample import MachineSample
+from llmtop.session.energy import EnergyMeter
+from llmtop.session.findings import Findings
+
+
+class Assembler:
+    """Builds the snapshots of one session."""
+
+    def __init__(self, memory: MemoryMode = "auto") -> None:
+        self._memory: MemoryMode = memory
+        self._low_water, self._watch = LowWater(), PoolWatch()
+        self._energy, self._findings = EnergyMeter(), Findings()
+        self._epoch = LowWater.START
+        self._marks: list[str] = []
+
+    def mark(self, text: str, now: float) -> None:
+        """Begin a new low-water epoch and note it in the next snapshot."""
+        self._low_water.mark(now)
+        self._epoch = LowWater.MARK
+        self._marks.append(text)
+
+    def note(self, text: str) -> None:
+        """Put a mark into the next snapshot without a new epoch."""
+        self._marks.append(text)
+
+    def build(
+        self,
+        servers: Sequence[ServerView],
+        sample: MachineSample,
+        t: float,
+        now: float,
+        devices_of: Mapping[str, Sequence[Device]],
+    ) -> Snapshot:
+        """The snapshot at monotonic `t` and Unix `now`; `devices_of` maps server URLs to the devices they use."""
+        self._energy.push(sample.devices, now)
+        views = tuple(self._energy.fill(view, devices_of.get(view.url, ())) for view in servers)
+        snapshot = Snapshot(
+            time=now,
+            servers=views,
+            devices=sample.devices,
+            host=sample.host,
+            pools=self._pools(sample, now),
+            limited_by=next((view.limited_by for view in views if view.limited_by), None),
+            sources=sample.status,
+            marks=tuple(self._marks),
+            simulated=sample.host.simulated,
+        )
+        self._marks.clear()
+        return replace(snapshot, findings=self._findings.update(snapshot, t))
+
+    def _pools(self, sample: MachineSample, now: float) -> tuple[Pool, ...]:
+        found = pools(sample, self._memory)
+        self._low_water.feed(found, sample.dips, sample.time)
+        return self._watch.update(self._low_water.fill(found, self._epoch), sample.host, now)

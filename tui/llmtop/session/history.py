@@ -1,0 +1,155 @@
+"""The recent past of every figure that has a chart: columns of fixed width in time, with gaps and marks.
+
+Samples are folded as they come into columns of several widths, so that drawing a chart costs its width and not its
+past. A column without a sample is a gap (None), never a zero.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from llmtop.contract.snapshot import Pool, ServerView, Snapshot, State
+
+STEPS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+COLUMNS = 260
+MARKS = 64
+Fold = Callable[[float, float], float]
+
+
+class _Columns:
+    """One resolution of a series: (column number, folded value, samples)."""
+
+    def __init__(self, step: float) -> None:
+        self.step = step
+        self.cells: deque[tuple[int, float | None]] = deque(maxlen=COLUMNS)
+        self._last_t = 0.0
+
+    def push(self, t: float, value: float | None, fold: Fold) -> None:
+        column = int(t // self.step)
+        if self.cells and self.cells[-1][0] == column:
+            held = self.cells[-1][1]
+            if value is not None:
+                self.cells[-1] = (column, value if held is None else fold(held, value))
+        else:
+            # a sample a moment late jumps a column: that is no gap
+            jumped = bool(self.cells) and column == self.cells[-1][0] + 2 and t - self._last_t < 1.8 * self.step
+            if jumped:
+                self.cells.append((column - 1, value))
+            self.cells.append((column, value))
+        self._last_t = t
+
+    def tail(self, newest: int, width: int) -> list[float | None]:
+        """The last `width` columns up to column `newest`."""
+        result: list[float | None] = [None] * width
+        first = newest - width + 1
+        for column, value in reversed(self.cells):
+            if column < first:
+                break
+            if column <= newest:
+                result[column - first] = value
+        return result
+
+
+class Series:
+    """One figure over time."""
+
+    def __init__(self, fold: Fold) -> None:
+        self._fold = fold
+        self._resolutions = {step: _Columns(step) for step in STEPS_S}
+
+    def push(self, t: float, value: float | None) -> None:
+        """Add a sample; None is a gap."""
+        for columns in self._resolutions.values():
+            columns.push(t, value, self._fold)
+
+    def columns(self, step: float, t: float, width: int) -> list[float | None]:
+        """`width` columns of `step` seconds, the newest holding `t`."""
+        return self._resolutions[step].tail(int(t // step), width)
+
+
+def newest(_: float, value: float) -> float:
+    """Fold: keep the last sample, which for a rate over a longer window already is a mean."""
+    return value
+
+
+_SERVER: Mapping[str, tuple[Fold, Callable[[ServerView], float | None]]] = {
+    "kv": (max, lambda s: s.kv_usage),
+    "running": (max, lambda s: s.running),
+    "waiting": (max, lambda s: s.waiting),
+    "generation": (newest, lambda s: s.rates.generation_tok_s),
+    "prompt": (newest, lambda s: s.rates.prompt_tok_s),
+    "ttft": (newest, lambda s: s.latency.ttft.mean_s),
+    "ttft_p95": (newest, lambda s: s.latency.ttft.p95.value_s if s.latency.ttft.p95 else None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The highest value since the last mark, and when (Unix time)."""
+
+    value: float
+    time: float
+
+
+class History:
+    """All series of a session, by server and by memory pool."""
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[str, str], Series] = {}
+        self.marks: deque[tuple[float, str]] = deque(maxlen=MARKS)
+        self.peaks: dict[str, Peak] = {}
+        self.now = 0.0
+        self._shift = 0.0
+
+    def push(self, snapshot: Snapshot) -> None:
+        """Take a snapshot; a clock that jumps back is shifted on, so that time only grows."""
+        t = snapshot.time + self._shift
+        if t <= self.now:
+            self._shift += self.now - t + 1e-3
+            t = self.now + 1e-3
+        self.now = t
+        self.marks.extend((t, text) for text in snapshot.marks)
+        if any(not text.startswith("restart") for text in snapshot.marks):
+            self.peaks.clear()
+        for server in snapshot.servers:
+            self._push_server(server, t, snapshot.time)
+        for pool in snapshot.pools:
+            self._of(pool_series(pool), "headroom", min).push(t, pool.headroom_bytes)
+        for device in snapshot.devices:
+            owner = device.uuid or str(device.index)
+            self._of(owner, "util", max).push(t, device.util)
+            self._of(owner, "power", newest).push(t, device.power_w)
+
+    def _push_server(self, server: ServerView, t: float, now: float) -> None:
+        # what a stale server last said is not what it does now
+        known = server.state.live
+        for name, (fold, read) in _SERVER.items():
+            self._of(server.url, name, fold).push(t, read(server) if known else None)
+        rate = server.rates.generation_tok_s
+        peak = self.peaks.get(server.url)
+        if rate is not None and server.state is not State.STALE and (peak is None or rate > peak.value):
+            self.peaks[server.url] = Peak(rate, now)
+
+    def _of(self, owner: str, name: str, fold: Fold) -> Series:
+        series = self._series.get((owner, name))
+        if series is None:
+            series = self._series[owner, name] = Series(fold)
+        return series
+
+    def columns(self, owner: str, name: str, step: float, width: int) -> list[float | None]:
+        """A series for a chart; all gaps when it was never seen."""
+        series = self._series.get((owner, name))
+        return [None] * width if series is None else series.columns(step, self.now, width)
+
+    def mark_columns(self, step: float, width: int) -> list[int]:
+        """The columns of a chart in which marks fall."""
+        first = int(self.now // step) - width + 1
+        places = (int(t // step) - first for t, _ in self.marks)
+        return sorted({place for place in places if 0 <= place < width})
+
+
+def pool_series(pool: Pool) -> str:
+    """The owner of a pool's series."""
+    return f"pool:{pool.kind}:{pool.device or pool.name}"

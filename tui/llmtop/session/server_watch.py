@@ -1,0 +1,195 @@
+"""One watched server in the poller: when it is polled, what it is, which devices are its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from llmtop.contract.settings import Settings, Target
+from llmtop.contract.snapshot import Device, ServerView
+from llmtop.engines.discover import ServerProcess, is_local, server_processes
+from llmtop.engines.page_record import Page
+from llmtop.engines.tracker import Failure, ServerTracker
+
+SCRAPE_SHARE = 0.05  # of the interval that a scrape may take before the interval stretches
+LONGEST_STRETCH_S = 5.0
+LOOK_EVERY_S = 2.0
+
+
+class ServerWatch:
+    """Polls one server at its own pace; at most one poll is in flight."""
+
+    def __init__(self, target: Target, settings: Settings) -> None:
+        from llmtop.engines.server import ServerSource  # here: httpx is imported after the first frame
+
+        self.target = target
+        self._procfs = settings.procfs
+        self._base_interval = settings.interval_s
+        self._source = ServerSource(target, keep_body=settings.record_raw)
+        self._tracker = ServerTracker(target.url, target.name)
+        self._task: asyncio.Task[None] | None = None
+        self._due = self._began = 0.0
+        self._pace = settings.interval_s
+        self._scrapes: list[float] = []
+        self._next_look = 0.0
+        self._process: ServerProcess | None = None
+        self._local: bool | None = None
+        self._noted_restarts = 0
+        self.polls = 0
+        self.followed: str | None = None  # what a followed start-up log says, while it says so
+        self.identified = False
+        self.answered = False
+        self.refused = False
+        self._silent = False
+        self.body: bytes | None = None
+        self.body_t = 0.0
+
+    @property
+    def interval_s(self) -> float:
+        """The interval in force: stretched so that scrapes take no more than their share of it."""
+        if len(self._scrapes) < 3 and max(self._scrapes, default=0.0) <= max(self._base_interval, 1.0):
+            return self._base_interval  # the first ones pay for connecting
+        typical = sorted(self._scrapes)[len(self._scrapes) // 2]
+        stretched = min(typical / SCRAPE_SHARE, LONGEST_STRETCH_S)
+        return max(self._base_interval, stretched)
+
+    @property
+    def local(self) -> bool:
+        """Whether the server runs on this host."""
+        return bool(self._local)
+
+    @property
+    def pid(self) -> int | None:
+        """The process that serves this port here, if it is seen."""
+        return self._process.pid if self._process else None
+
+    async def prepare(self) -> None:
+        """Do once what would make the first poll late: imports, TLS, the resolver."""
+        self._local = await asyncio.to_thread(is_local, self.target.host)
+        self._source.prepare()
+
+    def begin(self, interval_s: float) -> asyncio.Future[None] | None:
+        """Start a poll if one is due; resolves with the page, before the side doors are asked."""
+        now = time.monotonic()
+        if interval_s != self._base_interval:  # a new pace counts from the last poll on
+            self._base_interval = interval_s
+            self._due = self._due_after(self._began)
+        if self._task is not None and self._task.done():
+            self._task.result()  # an error of ours must not go unseen
+            self._task = None
+        if self._task is not None or now < self._due:
+            return None
+        self._began, self._pace = now, self.interval_s
+        self._due = self._due_after(now)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._round(done))
+        return done
+
+    def _due_after(self, began: float) -> float:
+        """When the poll after the one that began then is due, with some slack: ticks and deadlines are two clocks."""
+        return began + self.interval_s - 0.1 * self._base_interval
+
+    async def _round(self, done: asyncio.Future[None]) -> None:
+        try:
+            await self._poll()
+            if not done.done():
+                done.set_result(None)
+            await self._after()
+        finally:
+            if not done.done():
+                done.set_result(None)
+
+    async def _poll(self) -> None:
+        poll = await self._source.poll()
+        failure = poll.result.kind if isinstance(poll.result, Failure) else None
+        self.refused, self._silent = failure == "refused", failure in ("refused", "timeout")
+        if not self._silent:
+            self._scrapes = [*self._scrapes[-4:], poll.seconds]
+        if isinstance(poll.result, Page):
+            self.body, self.body_t = poll.body, poll.result.t
+        if self.refused:
+            await self._look_for_process()
+        self.answered |= not self.refused
+        before = self._tracker.restarts
+        self._tracker.feed(poll.result, poll.t)
+        self.polls += 1
+        if self._tracker.restarts != before:
+            self._process, self._next_look = None, 0.0
+            await self._source.identify(again=True)
+        self._tell_tracker()
+
+    async def _after(self) -> None:
+        """What can wait until the page is on screen."""
+        if not self._silent:
+            await self._source.identify()
+            if self._process is None:
+                await self._look_for_process()
+        self._tell_tracker()
+        self.identified = True
+
+    async def _look_for_process(self) -> None:
+        now = time.monotonic()
+        if self._local and now >= self._next_look:
+            self._next_look = now + LOOK_EVERY_S if self.refused else now + 10 * LOOK_EVERY_S
+            self._process = await asyncio.to_thread(_process_for, self._procfs, self.target.port)
+        elif not self._local:
+            self._process = None
+
+    def _tell_tracker(self) -> None:
+        process = self._process
+        starting = self.followed if self.refused else None
+        if self.refused and starting is None and process is not None and not process.listening:
+            starting = f"process {process.pid} is starting, port {process.port} is not open yet"
+        identity = self._source.identity
+        self._tracker.identity = replace(
+            identity,
+            max_num_seqs=identity.max_num_seqs or (process.max_num_seqs if process else None),
+            starting=starting,
+            local=bool(self._local),
+        )
+
+    def view(self, t: float, now: float) -> ServerView:
+        """The server at monotonic `t` and Unix `now`."""
+        # the next poll comes at the pace that held when the last one began, also if pages are cheap again
+        view = self._tracker.view(t, now, max(self._pace, self.interval_s))
+        took = self._scrapes[-1] if self._scrapes else None
+        return replace(view, scrape_s=took, interval_wanted_s=self._base_interval)
+
+    def restarted(self) -> bool:
+        """Whether a restart was seen since the last call."""
+        before, self._noted_restarts = self._noted_restarts, self._tracker.restarts
+        return self._noted_restarts > before
+
+    def cancel(self) -> None:
+        """Give up the poll in flight."""
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _process_for(procfs: Path, port: int) -> ServerProcess | None:
+    return next((process for process in server_processes(procfs) if process.port == port), None)
+
+
+def devices_of(watches: Sequence[ServerWatch], devices: Sequence[Device]) -> dict[str, Sequence[Device]]:
+    """The devices each local server uses: all of them for the only server, else those with its processes."""
+    local = [watch for watch in watches if watch.local and not watch.refused]
+    working = [device for device in devices if device.state == "OK" and device.mig is None]
+    if len(local) == 1:
+        return {local[0].target.url: working}
+    owned: dict[str, Sequence[Device]] = {}
+    for watch in local:
+        pids = _family(watch.pid) if watch.pid else set()
+        owned[watch.target.url] = [d for d in working if any(process.pid in pids for process in d.processes)]
+    return owned
+
+
+def _family(pid: int) -> set[int]:
+    import psutil
+
+    try:
+        return {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
+    except psutil.Error:
+        return {pid}

@@ -1,7 +1,0 @@
-"""`python -m llmtop.sources.demo MACHINE`: the simulated server alone."""
-
-import sys
-
-from llmtop.sources.demo.child import main
-
-sys.exit(main())

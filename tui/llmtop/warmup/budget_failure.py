@@ -1,0 +1,292 @@
+"""What to change after each known failure of a start-up, from the numbers in the error itself.
+
+All sizes are GiB. Nothing here promises that the next start succeeds: an error shows the first obstacle, not the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from llmtop.warmup.budget import Advice, Confidence, Evidence, default_reserve, round_down
+from llmtop.warmup.startup_failure import Failure
+
+_DROP_CACHES = "sync; echo 3 > /proc/sys/vm/drop_caches"
+_LENGTH_STEP = 256
+_GB10_GIB = (115.0, 125.0)  # no card of its own has this size, so a log alone tells a GB10
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    failure: Failure
+    e: Evidence
+    reserve: float
+
+
+def advise_failure(failure: Failure, e: Evidence, reserve_gib: float | None = None) -> Advice:
+    """The change after this failure, with its arithmetic."""
+    reserve = default_reserve(e.unified) if reserve_gib is None else reserve_gib
+    rule = _RULES.get(failure.kind)
+    return rule(_Case(failure, e, reserve)) if rule is not None else _FIXED.get(failure.kind, _UNKNOWN)
+
+
+def _fits(total: float, free: float) -> float:
+    return round_down(free / total) if total > 0 else 0.0
+
+
+def _free_too_low(case: _Case) -> Advice:
+    n = case.failure.numbers
+    free, total, wanted = n["free_gib"], n["total_gib"], n["requested_gib"]
+    short = wanted - free
+    best = _fits(total, free)
+    lines = [
+        f"{n['utilization']:g} x {total:.2f} = {wanted:.2f} GiB requested, {free:.2f} free: {short:.2f} GiB short",
+        f"{free:.2f} / {total:.2f} -> {best:g} is the highest that passes this check now",
+    ]
+    changes = [f"--gpu-memory-utilization {best:g}", f"or free {short:.1f} GiB held by other processes"]
+    if case.e.unified or _GB10_GIB[0] <= total <= _GB10_GIB[1]:
+        changes.append(f"or give page cache back first: {_DROP_CACHES}")
+        lines.append("on unified memory the page cache counts as used where the version asks CUDA for free memory")
+    text = f"{short:.1f} GiB short: lower --gpu-memory-utilization to {best:g} or free memory first"
+    why = "the check compares exactly these two numbers; whether the model fits in the smaller budget is not known"
+    return Advice(text, tuple(lines), "high", why, utilization=best, changes=tuple(changes))
+
+
+def _no_kv(case: _Case) -> Advice:
+    have = case.failure.numbers.get("kv_cache_gib", case.e.kv_gib)
+    lines = [] if have is None else [f"left for the KV cache: {have:.2f} GiB"]
+    changes = [
+        "lower --max-num-batched-tokens or --max-num-seqs (smaller activation peak)",
+        "a smaller or quantised model",
+    ]
+    target = None
+    if have is not None and case.e.total_gib and case.e.utilization:
+        # One GiB of KV cache is the least worth starting with.
+        target = _round_up(case.e.utilization + (1.0 - have) / case.e.total_gib)
+        lines.append(
+            f"{case.e.utilization:g} + (1 - {have:.2f}) / {case.e.total_gib:.2f} -> {target:g} "
+            "leaves 1 GiB for the KV cache"
+        )
+        target, line = _if_free(target, case)
+        lines.append(line)
+    if target is not None:
+        changes.insert(0, f"--gpu-memory-utilization {target:g}")
+    short = "" if have is None or have >= 0 else f"{-have:.2f} GiB short before the first KV block: "
+    text = f"{short}{'raise --gpu-memory-utilization to ' + format(target, 'g') if target else changes[0]}"
+    return Advice(
+        text,
+        tuple(lines),
+        "medium" if target else "low",
+        "weights and activation peak fill the budget",
+        utilization=target,
+        changes=tuple(changes),
+    )
+
+
+def _len_too_long(case: _Case) -> Advice:
+    n = case.failure.numbers
+    if "kv_tokens" in n:
+        return _too_many_tokens(int(n["max_model_len"]), int(n["kv_tokens"]))
+    need, have, length = n["needed_gib"], n["available_gib"], n["max_model_len"]
+    estimated = n.get("estimated_max_len")
+    proportion = min(1.0, have / need) if need > 0 else 1.0  # both are rounded, and may be 0.0
+    fits = int(estimated) if estimated is not None else int(length * proportion) // _LENGTH_STEP * _LENGTH_STEP
+    lines = [f"{length:,.0f} tokens need {need:g} GiB, {have:g} available: {need - have:.2f} GiB short"]
+    lines.append(
+        f"vLLM estimates that {fits:,} tokens fit"
+        if estimated is not None
+        else f"{length:,.0f} x {have:g} / {need:g} -> {fits:,} tokens (proportional; windowed layers need less)"
+    )
+    changes = [f"--max-model-len {fits}", "--kv-cache-dtype fp8 (half the bytes of a 16-bit cache)"]
+    target = None
+    if need > have and case.e.total_gib and case.e.utilization:
+        target = _round_up(case.e.utilization + (need - have) / case.e.total_gib)
+        lines.append(
+            f"{case.e.utilization:g} + {need - have:.2f} / {case.e.total_gib:.2f} -> {target:g} for the full length"
+        )
+        target, line = _if_free(target, case)
+        lines.append(line)
+        if target is not None:
+            changes.append(f"or --gpu-memory-utilization {target:g}")
+    sure: Confidence = "high" if estimated is not None else "medium"
+    return Advice(
+        f"set --max-model-len {fits}",
+        tuple(lines),
+        sure,
+        "the error's own numbers",
+        utilization=target,
+        changes=tuple(changes),
+    )
+
+
+def _too_many_tokens(length: int, fits: int) -> Advice:
+    """The V0 engine says tokens, not GiB."""
+    line = f"{length:,} tokens do not fit into {fits:,} tokens of KV cache"
+    why = "the error names the capacity"
+    return Advice(f"set --max-model-len {fits}", (line,), "high", why, changes=(f"--max-model-len {fits}",))
+
+
+def _if_free(target: float, case: _Case) -> tuple[float | None, str]:
+    """A higher utilization is advised only where the free memory at the start is known to hold it and the reserve."""
+    if case.e.free_at_start_gib is None or case.e.total_gib is None:
+        return None, "not advised: how much was free at the start is not known"
+    left = case.e.free_at_start_gib - target * case.e.total_gib
+    if left < case.reserve:
+        return (
+            None,
+            f"not advised: of {case.e.free_at_start_gib:.2f} GiB free at the start {left:.2f} would be left, "
+            f"less than the reserve {case.reserve:.2f}",
+        )
+    return target, f"{case.e.free_at_start_gib:.2f} GiB were free at the start: {left:.2f} GiB stay free"
+
+
+def _profile_assert(case: _Case) -> Advice:
+    n = case.failure.numbers
+    lines: tuple[str, ...] = ()
+    if "current_gib" in n and "initial_gib" in n:
+        grown = n["current_gib"] - n["initial_gib"]
+        lines = (
+            f"free memory rose by {grown:.2f} GiB ({n['initial_gib']:g} to {n['current_gib']:g}) while vLLM measured",
+        )
+    text = (
+        "another process gave memory back during the profile run: start again when nothing else is starting or ending"
+    )
+    return Advice(
+        text,
+        lines,
+        "high",
+        "the assertion compares free memory before and after profiling",
+        changes=("start engines one after the other", "wait until a stopped one has released its memory"),
+    )
+
+
+def _warmup_oom(case: _Case) -> Advice:
+    seqs = int(case.failure.numbers.get("dummy_requests", 0))
+    half = max(1, seqs // 2)
+    line = f"the sampler needs logits for {seqs} requests at once (requests x vocabulary x 4 bytes)"
+    changes = (f"--max-num-seqs {half}", "or lower --gpu-memory-utilization by the reserve")
+    return Advice(
+        f"set --max-num-seqs {half} (was {seqs})",
+        (line,),
+        "medium",
+        "the buffer grows with max_num_seqs",
+        changes=changes,
+    )
+
+
+def _out_of_memory(case: _Case) -> Advice:
+    n = case.failure.numbers
+    lines: list[str] = []
+    short = None
+    if "tried_gib" in n and "free_gib" in n:
+        short = max(0.0, n["tried_gib"] - n["free_gib"])
+        lines.append(f"{n['tried_gib']:.3f} GiB wanted, {n['free_gib']:.3f} free: {short:.3f} GiB short")
+    if case.failure.phase in ("weights", "start"):
+        text = "the weights alone do not fit: use a quantised model, --tensor-parallel-size or --cpu-offload-gb"
+        return Advice(
+            text,
+            tuple(lines),
+            "medium",
+            "utilization does not bound what loading the weights takes",
+            changes=("a quantised model", "--tensor-parallel-size", "--cpu-offload-gb"),
+        )
+    changes = _LESS.get(case.failure.phase or "", ("--max-num-batched-tokens", "--max-num-seqs"))
+    total = case.e.total_gib or n.get("total_gib")
+    target = None
+    if short is not None and total and case.e.utilization and case.failure.phase not in ("profile", "compile"):
+        target = round_down(case.e.utilization - (short + case.reserve) / total)
+        lines.append(f"{case.e.utilization:g} - ({short:.2f} + reserve {case.reserve:.2f}) / {total:.2f} -> {target:g}")
+        changes = (f"--gpu-memory-utilization {target:g}", *changes)
+    where = "" if case.failure.phase is None else f" in {case.failure.phase}"
+    text = f"out of memory{where}: " + (
+        changes[0] if target is None else f"lower --gpu-memory-utilization to {target:g}"
+    )
+    why = "the error shows one failed allocation; those that would have followed are covered by the reserve alone"
+    return Advice(text, tuple(lines), "low" if target is None else "medium", why, utilization=target, changes=changes)
+
+
+_LESS: Mapping[str, tuple[str, ...]] = {
+    "profile": ("lower --max-num-batched-tokens (the activation peak grows with it)", "lower --max-num-seqs"),
+    "compile": ("lower --max-num-batched-tokens", "--enforce-eager"),
+    "kv": ("lower --max-num-seqs",),
+    "graphs": ("fewer graph sizes (--cuda-graph-sizes / --max-cudagraph-capture-size)", "--enforce-eager"),
+    "warmup": ("lower --max-num-seqs",),
+    "ready": ("lower --max-num-seqs",),
+}
+
+
+def _ray_oom(case: _Case) -> Advice:
+    n = case.failure.numbers
+    line = 0.95 * n["total_gb"]
+    over = n["used_gb"] - line
+    lines = [f"Ray kills at 0.95 x {n['total_gb']:g} = {line:.2f} GB; {n['used_gb']:g} GB were in use ({over:+.2f})"]
+    target = None
+    if case.e.utilization:
+        target = round_down(case.e.utilization - (max(0.0, over) + case.reserve) / n["total_gb"])
+        lines.append(
+            f"{case.e.utilization:g} - ({max(0.0, over):.2f} + reserve {case.reserve:.2f}) / {n['total_gb']:g} "
+            f"-> {target:g}"
+        )
+    changes = ("RAY_memory_usage_threshold=0.98", "RAY_memory_monitor_refresh_ms=0 (no such kill at all)")
+    text = "Ray's memory monitor killed the worker: " + (
+        f"lower --gpu-memory-utilization to {target:g}" if target else "lower the utilization or move its threshold"
+    )
+    return Advice(
+        text, tuple(lines), "medium", "Ray counts all memory of the node", utilization=target, changes=changes
+    )
+
+
+def _killed(case: _Case) -> Advice:
+    margin = case.failure.margin_bytes
+    lines = () if margin is None else (f"{margin / 2**30:.2f} GiB were left when it died",)
+    changes = [
+        "lower --gpu-memory-utilization",
+        "look for the kill in the kernel log: dmesg | grep -i 'killed process'",
+    ]
+    if case.e.unified:
+        changes.append("a container's --memory limit does not bound GPU allocations; leave the reserve free instead")
+    return Advice(
+        "killed from outside, most likely for lack of host memory: leave more memory free",
+        lines,
+        "low",
+        "signal 9 carries no reason",
+        changes=tuple(changes),
+    )
+
+
+def _round_up(value: float, step: float = 0.01) -> float:
+    return round(math.ceil(value / step - 1e-9) * step, 2)
+
+
+_RULES: dict[str, Callable[[_Case], Advice]] = {
+    "free_too_low": _free_too_low,
+    "no_kv": _no_kv,
+    "len_too_long": _len_too_long,
+    "profile_assert": _profile_assert,
+    "warmup_oom": _warmup_oom,
+    "out_of_memory": _out_of_memory,
+    "ray_oom": _ray_oom,
+    "killed": _killed,
+}
+
+_FIXED: dict[str, Advice] = {
+    "host_memory": Advice(
+        "host memory ran out: free memory, add swap, or load with fewer parallel workers",
+        confidence="medium",
+        why="the allocation was one of the host's",
+        changes=("--max-parallel-loading-workers 1",),
+    ),
+    "deep_gemm": Advice(
+        "switch DeepGEMM off with both variables: VLLM_USE_DEEP_GEMM=0 and VLLM_MOE_USE_DEEP_GEMM=0",
+        confidence="high",
+        why="this DeepGEMM has no scale layout for the GPU (GB10 and its kin); one of the switches is not enough",
+        changes=("VLLM_USE_DEEP_GEMM=0", "VLLM_MOE_USE_DEEP_GEMM=0"),
+    ),
+    "stopped": Advice(
+        "stopped from outside: nothing to change", confidence="high", why="a signal asked the server to end"
+    ),
+}
+_UNKNOWN = Advice(
+    "not a known memory failure: the cause's own text says what to change", why="the text is none of those known"
+)
