@@ -7,12 +7,12 @@ from pathlib import Path
 
 from fakes import snapshots as fakes
 from llmtop.contract.json import to_json
-from llmtop.contract.snapshot import Snapshot
+from llmtop.contract.snapshot import Mark, Snapshot
 from llmtop.recording.read import Recording
 from llmtop.recording.write import Recorder
 
 
-def lived(seconds: int = 30, marks: dict[int, str] | None = None) -> list[Snapshot]:
+def lived(seconds: int = 30, marks: dict[int, Mark] | None = None) -> list[Snapshot]:
     """A snapshot a second, with the running requests counting up and marks at some of them."""
     busy = fakes.busy()
     return [

@@ -312,7 +312,7 @@ async def test_a_mark_begins_a_new_low_water_epoch() -> None:
         assert "low-water 10.0" in s.text
         await s.press("m")
         await until(s, lambda: "low-water 50.0" in s.text)
-        assert [text for _, text in app.history.marks] == ["mark"]
+        assert [mark.kind for _, mark in app.history.marks] == ["mark"]
         machine.available = 40 * GIB
         await until(s, lambda: "low-water 40.0" in s.text)
 

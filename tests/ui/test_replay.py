@@ -15,7 +15,7 @@ import pytest
 from cranked_app import Session, session
 from fakes.snapshots import BUSY_SERVER, busy
 from llmtop.contract.settings import Settings
-from llmtop.contract.snapshot import Snapshot
+from llmtop.contract.snapshot import Mark, Snapshot
 from llmtop.load import recorded
 from llmtop.load.events import LevelDone, LevelStarted
 from llmtop.load.plan import Level, Plan
@@ -40,7 +40,7 @@ def minute() -> list[Snapshot]:
             busy(),
             time=busy().time + second,
             servers=(replace(BUSY_SERVER, running=second),),
-            marks=("mark",) if second in (20, 40) else (),
+            marks=(Mark("mark", "mark", busy().time + second),) if second in (20, 40) else (),
         )
         for second in range(60)
     ]

@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_textfile
 
 from fakes import snapshots as fakes
-from llmtop.contract.snapshot import Finding, Quantile, Snapshot, State
+from llmtop.contract.snapshot import Finding, Mark, Quantile, Snapshot, State
 from llmtop.load import recorded
 from llmtop.load.events import LevelDone
 from llmtop.recording.export_charts import Axis, Chart, Series, nice_top, svg
@@ -237,7 +237,7 @@ def html_of(path: Path, snapshots: list[Snapshot], level: dict[str, object] | No
 def test_the_page_shows_charts_tables_load_levels_and_marks(tmp_path: Path) -> None:
     finding = Finding("kv", "warning", "the KV cache is the limit", "75 %", "fewer users")
     snapshots = run_of(*[fakes.busy()] * 30)
-    snapshots[9] = replace(snapshots[9], findings=(finding,), marks=("mark",))
+    snapshots[9] = replace(snapshots[9], findings=(finding,), marks=(Mark("mark", "mark", 1.0),))
     text = html_of(tmp_path / "run.jsonl", snapshots, LEVEL)
     seen = Page(text)
     assert seen.tags.count("svg") == 8
@@ -265,7 +265,7 @@ def test_all_text_is_escaped(tmp_path: Path) -> None:
         servers=(server,),
         pools=(pool,),
         findings=(finding,),
-        marks=(EVIL,),
+        marks=(Mark("note", EVIL, 1.0),),
         host=replace(fakes.HOST, name=EVIL),
     )
     text = html_of(tmp_path / "<b>.jsonl", [snapshot], LEVEL | {"level": EVIL})

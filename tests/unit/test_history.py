@@ -6,14 +6,27 @@ from dataclasses import replace
 
 import pytest
 
-from llmtop.contract.snapshot import Device, Latency, LatencySet, Pool, Quantile, Rates, ServerView, Snapshot, State
+from llmtop.contract.snapshot import (
+    Device,
+    Latency,
+    LatencySet,
+    Mark,
+    Pool,
+    Quantile,
+    Rates,
+    ServerView,
+    Snapshot,
+    State,
+)
 from llmtop.session.history import COLUMNS, MARKS, STEPS_S, History, Series, newest, pool_series
 
 URL = "http://a:8000"
 T0 = 1_800_000_000.0
+MARK, RESTART = Mark("mark", "mark", T0), Mark("restart", "restart m", T0)
+LEVEL = Mark("level", "load c=8", T0)
 
 
-def snapshot(t: float, *, state: State = State.SERVING, marks: tuple[str, ...] = (), **values: object) -> Snapshot:
+def snapshot(t: float, *, state: State = State.SERVING, marks: tuple[Mark, ...] = (), **values: object) -> Snapshot:
     """One server with these values at Unix time T0 + t."""
     server = replace(ServerView(URL, state), **values)  # type: ignore[arg-type]
     return Snapshot(T0 + t, (server,), marks=marks)
@@ -157,7 +170,7 @@ def test_a_clock_that_jumps_ahead_is_a_gap() -> None:
 
 
 def test_marks_fall_into_columns_and_leave_with_them() -> None:
-    history = filled(snapshot(0), snapshot(1, marks=("mark",)), snapshot(2), snapshot(3, marks=("restart m",)))
+    history = filled(snapshot(0), snapshot(1, marks=(MARK,)), snapshot(2), snapshot(3, marks=(RESTART,)))
     assert history.mark_columns(1.0, 4) == [1, 3]
     assert history.mark_columns(1.0, 2) == [1]
     for second in range(4, 40):
@@ -166,16 +179,16 @@ def test_marks_fall_into_columns_and_leave_with_them() -> None:
 
 
 def test_two_marks_in_one_column_are_one() -> None:
-    history = filled(snapshot(0, marks=("a",)), snapshot(1, marks=("b", "c")))
+    history = filled(snapshot(0, marks=(MARK,)), snapshot(1, marks=(RESTART, MARK)))
     assert history.mark_columns(10.0, 3) == [2]
 
 
 def test_marks_are_bounded() -> None:
-    history = filled(*(snapshot(second, marks=("m",)) for second in range(2 * MARKS)))
+    history = filled(*(snapshot(second, marks=(MARK,)) for second in range(2 * MARKS)))
     assert len(history.marks) == MARKS
 
 
-def rate(t: float, speed: float | None, *marks: str, state: State = State.SERVING) -> Snapshot:
+def rate(t: float, speed: float | None, *marks: Mark, state: State = State.SERVING) -> Snapshot:
     """A server that generates at this speed."""
     return snapshot(t, state=state, marks=marks, rates=Rates(10.0, speed))
 
@@ -185,10 +198,10 @@ def test_the_peak_has_its_time() -> None:
     assert (history.peaks[URL].value, history.peaks[URL].time) == (90.0, T0 + 1)
 
 
-def test_a_mark_begins_a_new_peak_and_a_restart_does_not() -> None:
-    history = filled(rate(0, 90.0), rate(1, 60.0, "restart m"))
+def test_a_mark_set_by_hand_begins_a_new_peak_and_no_other_does() -> None:
+    history = filled(rate(0, 90.0), rate(1, 60.0, RESTART), rate(1, 60.0, LEVEL))
     assert history.peaks[URL].value == 90.0
-    history.push(rate(2, 40.0, "mark"))
+    history.push(rate(2, 40.0, MARK))
     assert history.peaks[URL].value == 40.0
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from fakes.snapshots import BUSY_SERVER, GIB, UNIFIED_POOL, busy
-from llmtop.contract.snapshot import Snapshot, State
+from llmtop.contract.snapshot import Mark, Snapshot, State
 from llmtop.session.notices import Notices, sweet_spot
 
 T0 = busy().time
 
 
-def at(t: float, speed: float | None = 100.0, *, low: float = 11.8, marks: tuple[str, ...] = ()) -> Snapshot:
+def at(t: float, speed: float | None = 100.0, *, low: float = 11.8, marks: tuple[Mark, ...] = ()) -> Snapshot:
     """The busy machine after `t` seconds with this speed and this low-water mark (GiB)."""
     server = replace(BUSY_SERVER, rates=replace(BUSY_SERVER.rates, generation_tok_s=speed))
     pool = replace(UNIFIED_POOL, low_water_bytes=int(low * GIB))
@@ -61,13 +61,13 @@ def test_a_peak_creeping_up_by_small_steps_is_a_peak() -> None:
 
 def test_a_mark_begins_anew() -> None:
     notices = learned()
-    assert feed(notices, at(31, 50.0, marks=("mark",))) == []
+    assert feed(notices, at(31, 50.0, marks=(Mark("mark", "mark", T0),))) == []
     assert feed(notices, *(at(32 + t, 50.0) for t in range(30))) == []
     assert feed(notices, at(62, 60.0)) == [(62, "new peak 60.0 tok/s")]
 
 
-@pytest.mark.parametrize("mark", ["restart gpt-oss-120b", "load c8", "load ends"])
-def test_other_marks_do_not(mark: str) -> None:
+@pytest.mark.parametrize("mark", [Mark("restart", "mark", T0), Mark("level", "load c8", T0), Mark("note", "mark", T0)])
+def test_other_marks_do_not(mark: Mark) -> None:
     notices = learned()
     assert feed(notices, at(31, 50.0, marks=(mark,))) == []
     assert feed(notices, at(90, 60.0)) == []

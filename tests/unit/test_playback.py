@@ -15,7 +15,7 @@ from fakes import snapshots as fakes
 from llmtop.contract.json import to_json
 from llmtop.contract.rebuild import NotGiven, from_json
 from llmtop.contract.settings import UsageError
-from llmtop.contract.snapshot import SCHEMA, Finding, Snapshot, SourceStatus, State
+from llmtop.contract.snapshot import SCHEMA, Finding, Mark, Snapshot, SourceStatus, State
 from llmtop.recording.read import Recording, open_recording
 from llmtop.session.history import History
 from recordings import lived, shown, written
@@ -39,11 +39,21 @@ def test_a_snapshot_comes_back_equal(name: str) -> None:
         MAKERS[name](),
         findings=(Finding("a:b", "warning", "text", None, "advice"),),
         sources=(SourceStatus("nvml", False, "no driver", 1.5),),
-        marks=("mark", "restart x"),
+        marks=(Mark("mark", "mark", 5.0), Mark("restart", "restart x", 6.0)),
     )
     after = from_json(json.loads(to_json(before)))
     assert after == before
     assert to_json(after) == to_json(before)
+
+
+def test_marks_of_earlier_versions_were_words_alone() -> None:
+    snapshot = from_json({"time": 5.5, "marks": ["mark", "restart vllm", "load c=8", "lunch"]})
+    assert snapshot.marks == (
+        Mark("mark", "mark", 5.5),
+        Mark("restart", "restart vllm", 5.5),
+        Mark("level", "load c=8", 5.5),
+        Mark("note", "lunch", 5.5),
+    )
 
 
 def test_every_field_of_a_snapshot_is_rebuilt() -> None:
@@ -171,15 +181,18 @@ def test_a_damaged_line_in_between_says_nothing_but_its_time(tmp_path: Path) -> 
 # finding a moment
 
 
+MARKS = [(20, Mark("mark", "mark", 20.0)), (40, Mark("restart", "restart vllm", 40.0))]
+
+
 @pytest.fixture
 def minute(tmp_path: Path) -> Recording:
     path = tmp_path / "run.jsonl"
-    written(path, lived(60, {20: "mark", 40: "restart vllm"}))
+    written(path, lived(60, dict(MARKS)))
     return open_recording(path)
 
 
 def test_marks_are_found(minute: Recording) -> None:
-    assert minute.marks == [(20, "mark"), (40, "restart vllm")]
+    assert minute.marks == MARKS
 
 
 @pytest.mark.parametrize(("seconds", "index"), [(-5, 0), (0, 0), (0.9, 0), (1, 1), (30.5, 30), (59, 59), (99, 59)])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fakes import snapshots as fakes
-from llmtop.contract.snapshot import Snapshot
+from llmtop.contract.snapshot import Mark, Snapshot
 from llmtop.recording.play import LONGEST_GAP_S, NEAR, Jump, Player
 from llmtop.recording.read import Recording, open_recording
 from llmtop.recording.write import Recorder
@@ -59,7 +59,7 @@ def _place(item: Snapshot | Jump) -> int:
 def recording(path: Path, seconds: list[float], marks: tuple[int, ...] = ()) -> Recording:
     recorder = Recorder(path)
     for place, second in enumerate(seconds):
-        texts = ("mark",) if place in marks else ()
+        texts = (Mark("mark", "mark", START + second),) if place in marks else ()
         recorder.write(replace(fakes.busy(), time=START + second, marks=texts))
     recorder.close()
     return open_recording(path)

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from llmtop.contract.snapshot import Snapshot
 
 Decoder = Callable[[Any], Any]
+_KINDS = {"mark": "mark", "restart": "restart", "load": "level"}
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -27,8 +28,21 @@ class NotGiven(ValueError):
 
 def from_json(values: object) -> Snapshot:
     """The snapshot of one object of `--json`; raises NotGiven when it has no time or is no object."""
-    snapshot: Snapshot = rebuild(Snapshot, values)
+    snapshot: Snapshot = rebuild(Snapshot, _today(values))
     return snapshot
+
+
+def _today(values: object) -> object:
+    """What earlier versions wrote in another shape: marks were words alone, and their first word was the kind."""
+    if type(values) is not dict or type(values.get("marks")) is not list or not values["marks"]:
+        return values
+    marks = [
+        {"kind": _KINDS.get(mark.split(" ", 1)[0], "note"), "text": mark, "time": values.get("time")}
+        if isinstance(mark, str)
+        else mark
+        for mark in values["marks"]
+    ]
+    return values | {"marks": marks}
 
 
 def rebuild(kind: type, values: object) -> Any:

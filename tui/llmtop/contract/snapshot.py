@@ -15,7 +15,7 @@ SCHEMA = 1
 
 
 class State(StrEnum):
-    """What a server is doing, by the rules of `model.states`."""
+    """What a server is doing, by the rules of `engines.tracker`."""
 
     STARTING = "STARTING"
     SERVING = "SERVING"
@@ -45,6 +45,8 @@ class Quantile:
     value_s: float
     bound: Literal["=", "<", ">"] = "="
     weak: bool = False  # too few observations for this quantile
+    low_s: float | None = None  # the edges of the bucket it lies in; no `high_s` in the last one
+    high_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,9 @@ class Rates:
     prompt_cached_tok_s: float | None = None
     requests_s: float | None = None
     preemptions_s: float | None = None
+    errors_s: float | None = None  # requests that the engine ended with an error
+    http_4xx_s: float | None = None
+    http_5xx_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,12 @@ class ServerView:
     restarts: int = 0
     rates: Rates = Rates()
     prefix_hit_rate: float | None = None
+    prefix_hit_scope: Literal["local", "all"] | None = None  # "local" beside an external cache
+    external_prefix_hit_rate: float | None = None
     spec_tokens_per_step: float | None = None
+    spec_acceptance_rate: float | None = None  # accepted of the drafted tokens
+    finished_by_reason: Mapping[str, float] = field(default_factory=dict)  # requests per second, over rates.window_s
+    spec_accepted_length: float | None = None  # tokens a draft gave on average, the target's own included
     joules_per_token: float | None = None
     joules_scope: Literal["gpu", "module"] | None = None
     latency: LatencySet = LatencySet()
@@ -144,6 +154,7 @@ class ServerView:
     interval_wanted_s: float | None = None
     local: bool = False
     gpu_memory_utilization: float | None = None
+    node: str | None = None  # the machine it runs on; None when that is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +203,7 @@ class Device:
     energy_scope: Literal["gpu", "module"] | None = None
     numa_node: int | None = None
     simulated: bool = False
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +218,20 @@ class Host:
     swap_out_bytes_s: float | None = None
     psi_full_avg10: float | None = None
     simulated: bool = False
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine: what carries its name as `node` (servers, devices, pools) belongs to it."""
+
+    name: str
+    local: bool = True  # llmtop runs there
+    simulated: bool = False
+    state: Literal["ok", "stale", "down"] = "ok"
+    reason: str | None = None  # why it is not ok
+    age_s: float | None = None
+    host: Host | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +255,7 @@ class Pool:
     falling_bytes_s: float | None = None  # how fast headroom falls, when it does
     empty_in_s: float | None = None
     reason: str | None = None  # why the state is not ok
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +267,29 @@ class Finding:
     text: str
     evidence: str | None = None
     advice: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A line in every chart; one of kind "mark" was set by hand and begins a new epoch of peaks and low-water marks."""
+
+    kind: Literal["mark", "restart", "level", "note"]
+    text: str
+    time: float
+
+
+EventKind = Literal["mark", "restart", "preemptions", "low_water", "level", "finding", "cleared", "state"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened between the snapshot before and this one, in words."""
+
+    time: float
+    kind: EventKind
+    text: str
+    server: str | None = None  # the URL
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,5 +316,7 @@ class Snapshot:
     schema: int = SCHEMA
     # beyond the first contract
     sources: tuple[SourceStatus, ...] = ()
-    marks: tuple[str, ...] = ()
+    marks: tuple[Mark, ...] = ()
     simulated: bool = False
+    nodes: tuple[Node, ...] = ()  # `host` is that of the first
+    events: tuple[Event, ...] = ()

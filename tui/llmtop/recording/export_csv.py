@@ -58,7 +58,7 @@ def _common(snapshot: Snapshot) -> dict[str, object]:
         row |= {f"{_pool_name(pool)}.{name}": value for name, value in plain(pool).items()}
     for device in snapshot.devices:
         row |= {f"{_device_name(device)}.{name}": value for name, value in _flat(device).items()}
-    return row | {"limited_by": snapshot.limited_by, "marks": "; ".join(snapshot.marks)}
+    return row | {"limited_by": snapshot.limited_by, "marks": "; ".join(mark.text for mark in snapshot.marks)}
 
 
 def _flat(record: ServerView | Device) -> dict[str, object]:

@@ -46,7 +46,7 @@ def page(recording: Recording) -> Iterator[str]:
     last = recording.snapshot(len(recording) - 1)
     groups = list(_groups(recording))
     findings = _collect(recording, axis, groups)
-    marks = [(recording.times[index], text) for index, text in recording.marks]
+    marks = [(recording.times[index], mark.text) for index, mark in recording.marks]
     gap = max(2, round(3 * recording.pace_s * axis.columns / max(axis.end - axis.start, 1e-9)))
     yield _head(recording)
     yield _facts(recording, last)

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from llmtop.contract.rebuild import NotGiven, from_json
 from llmtop.contract.settings import INTERVAL_S, MAX_INTERVAL_S, MIN_INTERVAL_S, UsageError
-from llmtop.contract.snapshot import SCHEMA, Snapshot
+from llmtop.contract.snapshot import SCHEMA, Mark, Snapshot
 from llmtop.recording.write import KIND
 
 _SNAPSHOT = re.compile(rb'\{"time":(\d+(?:\.\d+)?),"servers":\[')
@@ -53,7 +53,7 @@ CHARTED: Tree = {
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Entry:
     """A line that is no snapshot: when (Unix time), what, and its values."""
 
     time: float
@@ -68,8 +68,8 @@ class Recording:
     path: Path
     notes: list[str] = field(default_factory=list)
     times: array[float] = field(default_factory=lambda: array("d"))
-    marks: list[tuple[int, str]] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    marks: list[tuple[int, Mark]] = field(default_factory=list)
+    events: list[Entry] = field(default_factory=list)
     interval_s: float | None = None
     _known: bool = False  # whether a line was one of a recording
     _file: IO[bytes] | None = None
@@ -183,7 +183,7 @@ class Recording:
             interval = values.get("interval_s")
             self.interval_s = float(interval) if isinstance(interval, int | float) else self.interval_s
         elif isinstance(values.get("event"), str):
-            self.events.append(Event(when or 0.0, values["event"], values))
+            self.events.append(Entry(when or 0.0, values["event"], values))
         elif when is not None and isinstance(values.get("servers"), list):
             self._add(when, offset)
             self._add_marks(line)
@@ -198,7 +198,7 @@ class Recording:
 
     def _add_marks(self, line: bytes) -> None:
         try:
-            self.marks += [(len(self) - 1, text) for text in from_json(json.loads(line)).marks]
+            self.marks += [(len(self) - 1, mark) for mark in from_json(json.loads(line)).marks]
         except (NotGiven, ValueError, RecursionError):
             return
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from llmtop.contract.snapshot import Device, Pool, ServerView, Snapshot
+from llmtop.contract.snapshot import Device, Mark, Pool, ServerView, Snapshot
 from llmtop.machine.headroom import LowWater, MemoryMode, PoolWatch, pools
 from llmtop.machine.sample import MachineSample
 from llmtop.session.energy import EnergyMeter
@@ -20,17 +20,17 @@ class Assembler:
         self._low_water, self._watch = LowWater(), PoolWatch()
         self._energy, self._findings = EnergyMeter(), Findings()
         self._epoch = LowWater.START
-        self._marks: list[str] = []
+        self._marks: list[Mark] = []
 
     def mark(self, text: str, now: float) -> None:
         """Begin a new low-water epoch and note it in the next snapshot."""
         self._low_water.mark(now)
         self._epoch = LowWater.MARK
-        self._marks.append(text)
+        self.note(Mark("mark", text, now))
 
-    def note(self, text: str) -> None:
+    def note(self, mark: Mark) -> None:
         """Put a mark into the next snapshot without a new epoch."""
-        self._marks.append(text)
+        self._marks.append(mark)
 
     def build(
         self,

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from llmtop.contract.snapshot import Pool, ServerView, Snapshot, State
+from llmtop.contract.snapshot import Mark, Pool, ServerView, Snapshot, State
 
 STEPS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 COLUMNS = 260
@@ -98,7 +98,7 @@ class History:
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, str], Series] = {}
-        self.marks: deque[tuple[float, str]] = deque(maxlen=MARKS)
+        self.marks: deque[tuple[float, Mark]] = deque(maxlen=MARKS)
         self.peaks: dict[str, Peak] = {}
         self.now = 0.0
         self._shift = 0.0
@@ -110,8 +110,8 @@ class History:
             self._shift += self.now - t + 1e-3
             t = self.now + 1e-3
         self.now = t
-        self.marks.extend((t, text) for text in snapshot.marks)
-        if any(not text.startswith("restart") for text in snapshot.marks):
+        self.marks.extend((t, mark) for mark in snapshot.marks)
+        if any(mark.kind == "mark" for mark in snapshot.marks):
             self.peaks.clear()
         for server in snapshot.servers:
             self._push_server(server, t, snapshot.time)

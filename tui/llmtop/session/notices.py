@@ -9,7 +9,6 @@ from typing import Any
 from llmtop.contract.snapshot import Pool, ServerView, Snapshot, State
 from llmtop.contract.units import gib, rate
 
-MARK = "mark"  # the text of a mark set by hand; those of restarts and load levels begin no new epoch
 LEAST_GAIN = 0.05
 LEARN_S = 30.0  # what comes sooner after the start or a mark is no record
 LEAST_GAP_S = 20.0
@@ -33,7 +32,7 @@ class Notices:
 
     def push(self, snapshot: Snapshot) -> list[str]:
         """What is worth saying about this snapshot, in words."""
-        if MARK in snapshot.marks:
+        if any(mark.kind == "mark" for mark in snapshot.marks):
             self._records.clear()
         several = len(snapshot.servers) > 1
         found = [self._peak(server, several, snapshot.time) for server in snapshot.servers]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmtop.contract.settings import DEFAULT_PORT, Settings, Target
-from llmtop.contract.snapshot import Snapshot
+from llmtop.contract.snapshot import Mark, Snapshot
 from llmtop.engines.discover import server_processes
 from llmtop.machine.source import MachineSource
 from llmtop.session.assemble import Assembler
@@ -49,7 +49,7 @@ class Feed(Protocol):
         """Begin a new epoch with a mark."""
 
     def note(self, text: str) -> None:
-        """Put a mark into the next snapshot."""
+        """Put the mark of a load level into the next snapshot."""
 
     def starting(self, url: str, words: str | None) -> None:
         """Tell what is known of the start-up of a server."""
@@ -103,8 +103,8 @@ class Poller:
         self._soon(lambda: self._assembler.mark(text, time.time()))
 
     def note(self, text: str) -> None:
-        """Put a mark into the next snapshot."""
-        self._soon(lambda: self._assembler.note(text))
+        """Put the mark of a load level into the next snapshot."""
+        self._soon(lambda: self._assembler.note(Mark("level", text, time.time())))
 
     def starting(self, url: str, words: str | None) -> None:
         """Tell what a followed log says of the start-up of a server; None when it is over."""
@@ -257,7 +257,7 @@ class Poller:
         views = [watch.view(t, now) for watch in shown]
         for watch, view in zip(shown, views, strict=True):
             if watch.restarted():
-                self._assembler.note(f"restart {view.name or view.model or view.url}")
+                self._assembler.note(Mark("restart", f"restart {view.name or view.model or view.url}", now))
         return self._assembler.build(views, sample, t, now, devices_of(self._watches, sample.devices))
 
     def _nobody_there(self, watch: ServerWatch) -> bool:

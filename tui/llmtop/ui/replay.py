@@ -19,7 +19,7 @@ from llmtop.load.counters import ServerCounters
 from llmtop.load.plan import Plan
 from llmtop.machine.source import MachineSource
 from llmtop.recording.play import Jump, Place, Player
-from llmtop.recording.read import Event, Recording
+from llmtop.recording.read import Entry, Recording
 from llmtop.session.history import History
 from llmtop.session.notices import Notices
 from llmtop.ui.fed import FedApp, NoMachine
@@ -97,7 +97,7 @@ class ReplayApp(FedApp):
         self._load_place = 0  # of the next one
         self._startups = [event for event in recording.events if event.kind == startups.KIND]
         self._startup_times = list(accumulate((event.time for event in self._startups), max))
-        self._startup: tuple[Event | None, StartupView | None] = (None, None)
+        self._startup: tuple[Entry | None, StartupView | None] = (None, None)
         super().__init__(settings, NoMachine(), ansi=ansi)
 
     def open_feed(self, machine: MachineSource) -> Player:
