@@ -8,16 +8,8 @@ from typing import Any
 import pytest
 
 from llmtop import cli
-from llmtop.contract.settings import (
-    Settings,
-    Target,
-    UsageError,
-    checked_interval,
-    config_path,
-    load_config,
-    parse_target,
-    resolve_targets,
-)
+from llmtop.commands.config import checked_interval, config_path, load_config, resolve_targets
+from llmtop.contract.settings import Settings, Target, UsageError, parse_target
 
 
 @pytest.mark.parametrize(

@@ -15,18 +15,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from llmtop import __version__
-from llmtop.contract.settings import (
-    DEFAULT_PORT,
-    INTERVAL_S,
-    Settings,
-    Target,
-    UsageError,
+from llmtop.commands.config import (
     attach_key,
     check_certificates,
     checked_interval,
     load_user_config,
     resolve_targets,
 )
+from llmtop.contract.settings import DEFAULT_PORT, INTERVAL_S, Settings, Target, UsageError
 
 EXIT_OK, EXIT_UNHEALTHY, EXIT_USAGE, EXIT_CRASH = 0, 1, 2, 70
 ONCE_DEADLINE_S = 15.0

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from llmtop.cli import CommandParser, Show, add_common, base_settings, watch
-from llmtop.contract.settings import Target, UsageError, load_user_config
+from llmtop.commands.config import load_user_config
+from llmtop.contract.settings import Target, UsageError
 
 DEFAULT_MACHINE = "gb10"
 MIN_SPEED, MAX_SPEED = 0.01, 1000.0

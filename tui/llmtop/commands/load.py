@@ -14,9 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from llmtop.commands.config import load_user_config, resolve_targets
 from llmtop.commands.load_arguments import add_arguments, make_plan
 from llmtop.commands.load_output import Bar, Lines, plan_text, result_text
-from llmtop.contract.settings import Settings, Target, UsageError, config_path, load_config, resolve_targets
+from llmtop.contract.settings import Settings, Target, UsageError
 from llmtop.load import safety, table
 from llmtop.load.beside import watched
 from llmtop.load.files import NoRun, plain, read_run
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 def _target(args: argparse.Namespace) -> Target:
     if not args.url:
         raise UsageError("name the server to load: llmtop load URL")
-    config = load_config(config_path(os.environ))
+    config = load_user_config()
     (target,) = resolve_targets([args.url], config, os.environ, args.api_key_env)
     return replace(target, ca=args.ca or target.ca, insecure=args.insecure or target.insecure)
 

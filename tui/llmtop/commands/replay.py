@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from llmtop.cli import EXIT_OK, CommandParser, add_look, base_settings, has_screen, health, print_line, render
-from llmtop.contract.settings import UsageError, load_user_config
+from llmtop.commands.config import load_user_config
+from llmtop.contract.settings import UsageError
 from llmtop.contract.snapshot import Snapshot
 from llmtop.recording.play import LONGEST_GAP_S, SPEEDS
 from llmtop.recording.read import Recording, open_recording

@@ -1,20 +1,16 @@
-"""Flags, environment and the configuration file become one frozen `Settings`; a mistake is one clear line."""
+"""What to watch and how: frozen records, and the one error that says what is wrong with an input."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 DEFAULT_PORT = 8000
 INTERVAL_S = 1.0
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.2, 60.0
 MemoryMode = Literal["auto", "unified", "discrete"]
-_DEFAULTS = {"interval": float, "theme": str, "ascii": bool, "mouse": bool, "memory": str, "watch": list}
-_SERVER_KEYS = {"url": str, "api_key_env": str, "ca": str, "insecure": bool, "max_num_seqs": int}
 
 
 class UsageError(Exception):
@@ -115,122 +111,3 @@ def _sayable(host: str) -> bool:
 def _shown(text: str) -> str:
     """What may be repeated of a mistyped server: nothing before an @ and nothing after a ?."""
     return text.rpartition("@")[2].partition("?")[0]
-
-
-def config_path(environ: Mapping[str, str]) -> Path:
-    """`$XDG_CONFIG_HOME/llmtop/config.toml`."""
-    base = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", "~"), ".config")
-    return Path(base).expanduser() / "llmtop" / "config.toml"
-
-
-def load_user_config() -> dict[str, Any]:
-    """The configuration of whoever runs llmtop."""
-    return load_config(config_path(os.environ))
-
-
-def _toml(path: Path, text: str) -> dict[str, Any]:
-    import tomllib  # most have no such file, and the first frame waits for imports
-
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: {error}") from None
-
-
-def load_config(path: Path) -> dict[str, Any]:
-    """The checked contents of the configuration file; empty when there is none."""
-    try:
-        text = path.read_text("utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: {error}") from None
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    content = _toml(path, text)
-    servers = content.pop("servers", {})
-    _check(path, "", content, _DEFAULTS)
-    if not all(isinstance(name, str) for name in content.get("watch", [])):
-        raise UsageError(f'{path}: watch must be a list of names or servers, like ["spark-a:8000"]')
-    if not isinstance(servers, dict):
-        raise UsageError(f"{path}: write servers as [servers.NAME] tables")
-    for name, entry in servers.items():
-        if not isinstance(entry, dict) or "url" not in entry:
-            raise UsageError(f'{path}: [servers.{name}] needs url = "http://HOST:PORT"')
-        _check(path, f"[servers.{name}] ", entry, _SERVER_KEYS)
-    return {**content, "servers": servers}
-
-
-def _check(path: Path, where: str, table: Mapping[str, Any], known: Mapping[str, type]) -> None:
-    for key, value in table.items():
-        if key not in known:
-            raise UsageError(f"{path}: {where}unknown key {key!r}; known are {', '.join(known)}")
-        kind = known[key]
-        good = isinstance(value, (int, float) if kind is float else kind)
-        if not good or (isinstance(value, bool) and kind is not bool):
-            raise UsageError(f"{path}: {where}{key} must be a {kind.__name__}, not {value!r}")
-        if kind is int and value < 1:
-            raise UsageError(f"{path}: {where}{key} must be 1 or more, not {value}")
-
-
-def checked_interval(value: float) -> float:
-    """An interval in the allowed range, in seconds."""
-    if not MIN_INTERVAL_S <= value <= MAX_INTERVAL_S:
-        raise UsageError(f"the interval must be {MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g} seconds, not {value:g}")
-    return value
-
-
-def resolve_targets(
-    names: Sequence[str], config: Mapping[str, Any], environ: Mapping[str, str], key_env: str | None = None
-) -> tuple[Target, ...]:
-    """The servers named on the command line (URLs or names of the file), each with its own key or none."""
-    entries: Mapping[str, Any] = config.get("servers", {})
-    targets = [_named(name, entries[name], environ) if name in entries else parse_target(name) for name in names]
-    unique = tuple({target.url: target for target in targets}.values())
-    return attach_key(unique, environ, key_env)
-
-
-def _named(name: str, entry: Mapping[str, Any], environ: Mapping[str, str]) -> Target:
-    target = parse_target(entry["url"])
-    variable = entry.get("api_key_env")
-    return replace(
-        target,
-        name=name,
-        key=_key(environ, variable, f"[servers.{name}] api_key_env") if variable else None,
-        ca=Path(entry["ca"]).expanduser() if "ca" in entry else None,
-        insecure=entry.get("insecure", False),
-        max_num_seqs=entry.get("max_num_seqs"),
-    )
-
-
-def check_certificates(targets: Sequence[Target]) -> None:
-    """Raise UsageError for a certificate file that is not there or holds no certificate."""
-    for path in {target.ca for target in targets if target.ca is not None}:
-        import ssl
-
-        try:
-            ssl.create_default_context(cafile=path)
-        except OSError as error:  # ssl.SSLError is one
-            why = "holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror
-            raise UsageError(f"certificate authority {path}: {why}") from None
-
-
-def attach_key(targets: tuple[Target, ...], environ: Mapping[str, str], key_env: str | None) -> tuple[Target, ...]:
-    """Give the key of the environment to the only origin there is; a key never goes to two."""
-    origins = {target.origin for target in targets}
-    if key_env and len(origins) > 1:
-        raise UsageError("--api-key-env is for one server; give each its own api_key_env in the configuration file")
-    wanted = key_env or ("VLLM_API_KEY" if environ.get("VLLM_API_KEY", "").strip() else None)
-    key = _key(environ, wanted, "--api-key-env" if key_env else "environment") if wanted else None
-    if key is None or len(origins) != 1:
-        return targets
-    return tuple(target if target.key else replace(target, key=key) for target in targets)
-
-
-def _key(environ: Mapping[str, str], variable: str, where: str) -> str:
-    key = environ.get(variable, "").strip()
-    if not key:
-        raise UsageError(f"{where}: the environment variable {variable} is not set; export it first")
-    if not key.isascii() or not key.isprintable():
-        raise UsageError(f"{where}: the value of {variable} cannot be sent in a header")
-    return key
