@@ -13,7 +13,7 @@ from llmtop.load.flags import cross_check, flags
 from llmtop.load.plan import Level, Plan
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
-from llmtop.load.summary import LevelRaw, ServerWatch, detailed_arrays, level_result
+from llmtop.load.summary import LevelRaw, ServerExtremes, detailed_arrays, level_result
 from llmtop.load.vitals import Vitals
 
 LEVEL = Level("c=4", 4, 120, 100, 8)
@@ -69,7 +69,7 @@ def test_a_clean_level_has_no_flag_and_equal_counters() -> None:
         (raw(before=None), "not checked", "could not be read"),
         (raw(after=counters(1, hits=120)), "cache", "1.0%"),
         (raw(after=counters(1, preemptions=2)), "preempted", "2 preemptions"),
-        (raw(watch=ServerWatch(waiting_max=5)), "queueing", "up to 5"),
+        (raw(watch=ServerExtremes(waiting_max=5)), "queueing", "up to 5"),
         (raw(max_num_seqs=2), "measures the queue", "max_num_seqs"),
         (raw(record(5, output_tokens=None, output_estimated=True)), "tokens estimated", "no usage"),
         (raw(record(5, outcome=Outcome.SHORT)), "short", "1 answers"),

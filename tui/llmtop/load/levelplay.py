@@ -18,7 +18,7 @@ from llmtop.load.level import STOPPED, Share
 from llmtop.load.plan import Plan, Speed, level_s
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
-from llmtop.load.summary import LevelRaw, ServerWatch
+from llmtop.load.summary import LevelRaw, ServerExtremes
 from llmtop.load.vitals import Vitals
 
 POLL_S = 1.0  # a page costs the server about 10 ms of the process that streams the answers
@@ -65,10 +65,10 @@ class Watcher:
             self._memory(snapshot)
         return counters
 
-    def extremes(self) -> ServerWatch:
+    def extremes(self) -> ServerExtremes:
         """Of everything read since `reset`; a level too short for a page of its own says nothing of KV and queue."""
         pages = self._loaded
-        return ServerWatch(
+        return ServerExtremes(
             kv_max=max((p.kv_usage for p in pages if p.kv_usage is not None), default=None),
             waiting_max=max((p.waiting for p in pages if p.waiting is not None), default=None),
             running_max=max((p.running for p in pages if p.running is not None), default=None),

@@ -19,7 +19,7 @@ ARRAYS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generate
 
 
 @dataclass(frozen=True, slots=True)
-class ServerWatch:
+class ServerExtremes:
     """Extremes seen at the server during a level; None = unknown.
 
     `power_w` is the mean of the drivers' readings, `energy_w` the slope of their energy counters.
@@ -50,7 +50,7 @@ class LevelRaw:
     workers: tuple[Vitals, ...] = ()
     before: ServerCounters | None = None
     after: ServerCounters | None = None
-    watch: ServerWatch = ServerWatch()
+    watch: ServerExtremes = ServerExtremes()
     max_num_seqs: int | None = None
 
     @property
