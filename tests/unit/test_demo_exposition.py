@@ -11,7 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from llmtop.demo import profile as profiles
 from llmtop.demo.engine import Engine, Request
-from llmtop.demo.exposition import EngineView, PageOptions, number, only_families, page
+from llmtop.demo.exposition import PageOptions, number, only_families, page
+from llmtop.demo.families import EngineView
 from llmtop.demo.faults import HOSTILE_MODEL, Faults
 
 PAGES = Path(__file__).parent.parent / "fixtures" / "pages"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from demo_fidelity import Level, percentile, run_level
+from demo_published import TOLERANCE, Figure, figures, markdown
 from llmtop.demo import profile as profiles
-from llmtop.demo.fidelity import Level, percentile, run_level
-from llmtop.demo.published import TOLERANCE, Figure, figures, markdown
 
 FIGURES = list(figures())
 
@@ -22,6 +22,16 @@ def test_the_table_shows_every_figure() -> None:
     print("\n".join(lines))
     assert len(lines) == 2 + len(FIGURES) >= 42
     assert any("8 users, P99 TTFT | 3.93 s" in line for line in lines)
+
+
+def test_the_default_sweep_answers_eight_users() -> None:
+    """The published answer: every level up to 8 gives 6 tok/s each and a first word within 4 s, 16 users do not."""
+    profile = profiles.load("gb10")
+    levels = {users: run_level(profile, Level(users, 64, 2048, 128)) for users in (1, 4, 8, 16, 32)}
+    passed = [users for users, level in levels.items() if level.per_user_tok_s >= 6 and level.ttft_p99 <= 4.0]
+    assert passed == [1, 4, 8]
+    assert levels[8].ttft_p99 <= 3.95  # so that what HTTP adds does not decide
+    assert levels[16].ttft_p99 >= 6.0
 
 
 def test_deviation_counts_from_the_nearer_end_of_a_range() -> None:

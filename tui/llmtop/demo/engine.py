@@ -161,6 +161,7 @@ class Engine:
     def begin(self, now: float) -> Step | None:
         """Schedules one step at `now`; None when there is nothing to do."""
         items: list[tuple[_Sequence, int]] = []
+        wake = 0.0 if self._running else self._model.wake_s
         budget = self.config.max_num_batched_tokens
         preempted, budget = self._schedule_running(items, budget)
         if not preempted:
@@ -169,7 +170,7 @@ class Engine:
             return None
         work = self._work(items)
         self._in_step = True
-        return Step(now, now + self._model.seconds(work), work, tuple(items))
+        return Step(now, now + wake + self._model.seconds(work), work, tuple(items))
 
     def finish(self, step: Step) -> list[Output]:
         """Applies a step at its end: tokens out, counters and gauges moved, finished requests' blocks

@@ -1,5 +1,4 @@
-"""Writes the /metrics page of a vLLM 0.32 server for simulated engines: families, labels, bounds and order
-as the real one's.
+"""Write the /metrics page of a vLLM 0.32 server for simulated engines: a captured page with their values in it.
 
 One API server process writes `process_*`, `python_*` and a `_created` gauge beside every counter and
 histogram; with several engines vLLM runs several API servers, and such a multiprocess page has none of
@@ -8,34 +7,18 @@ these and no gauges before the first step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from llmtop.demo.cache_config import cache_config
-from llmtop.demo.counters import Counters, Histogram
-from llmtop.demo.engine import Engine
-from llmtop.demo.families import (
-    COUNTERS,
-    DIFFUSION,
-    ESTIMATES,
-    GAUGES,
-    HISTOGRAMS,
-    PROCESS,
-    REJECTIONS,
-)
-from llmtop.demo.http_stats import HttpStats
+from prometheus_client import Metric
+
+from llmtop.demo.blocks import NULL_BLOCKS
+from llmtop.demo.families import HISTOGRAMS, EngineView, Labels, captured, value_of
+from llmtop.demo.http_stats import HttpStats, bucket_rows
 from llmtop.demo.profile import Profile
 
-Labels = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class EngineView:
-    """One engine on the page: its rank as the label says it, and whether it sleeps."""
-
-    rank: str
-    engine: Engine
-    sleeping: bool = False
+Row = tuple[str, Labels, float]  # suffix of the name, labels, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,92 +39,100 @@ class PageOptions:
     clock: bool = True
     http: HttpStats = field(default_factory=HttpStats)
 
+    @property
+    def one_process(self) -> bool:
+        """Whether the page has a process of its own, and with it times of birth."""
+        return self.clock and not self.multiprocess
+
+
+def page(profile: Profile, engines: Sequence[EngineView], options: PageOptions) -> str:
+    """The whole page; engines not in `engines` are not on it."""
+    lines: list[str] = []
+    for family in captured():
+        if _told(family.name, profile, options):
+            lines += _family(family, list(_rows(family, profile, engines, options)), options)
+    return "\n".join(lines) + "\n"
+
+
+def _told(name: str, profile: Profile, options: PageOptions) -> bool:
+    if name.startswith("vllm:diffusion_"):
+        return options.log_stats and profile.canvas is not None
+    if name.startswith("vllm:"):
+        return options.log_stats
+    return name.startswith("http_") or options.one_process
+
+
+def _family(family: Metric, rows: Sequence[Row], options: PageOptions) -> Iterator[str]:
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    yield from _head(name, family.type, family.documentation)
+    for suffix, labels, value in rows:
+        yield f"{name}{suffix}{_inner(labels)} {number(value)}"
+    if options.one_process and family.type != "gauge" and family.name.startswith(("vllm:", "http_")):
+        yield from _head(f"{family.name}_created", "gauge", family.documentation)
+        children = dict.fromkeys(tuple(pair for pair in labels if pair[0] != "le") for _, labels, _ in rows)
+        for labels in children:
+            yield f"{family.name}_created{_inner(labels)} {number(options.created)}"
+
+
+def _head(name: str, kind: str, text: str) -> tuple[str, str]:
+    return f"# HELP {name} {text}", f"# TYPE {name} {kind}"
+
+
+def _rows(family: Metric, profile: Profile, engines: Sequence[EngineView], options: PageOptions) -> Iterable[Row]:
+    if family.name.startswith("http_"):
+        return options.http.rows(family.name)
+    if not family.name.startswith("vllm:"):
+        own = {"process_start_time_seconds": options.started, "process_cpu_seconds": options.cpu_seconds}
+        return [("", tuple(s.labels.items()), own.get(family.name, s.value)) for s in family.samples]
+    if family.name in HISTOGRAMS:
+        return [row for view in engines for row in _histogram(family.name, view, options)]
+    return _scalars(family, profile, engines, options)
+
+
+def _histogram(name: str, view: EngineView, options: PageOptions) -> Iterable[Row]:
+    labels = (("engine", view.rank), ("model_name", options.model))
+    return bucket_rows(labels, getattr(view.engine.counters, HISTOGRAMS[name]))
+
+
+def _scalars(family: Metric, profile: Profile, engines: Sequence[EngineView], options: PageOptions) -> Iterator[Row]:
+    """The rows of a family for every engine that has them; one row for all where no engine is named."""
+    of_engine = any("engine" in sample.labels for sample in family.samples)
+    config = family.name == "vllm:cache_config_info"
+    waits = options.multiprocess and family.type == "gauge" and not config and "sleep" not in family.name
+    for view in engines if of_engine else engines[:1]:
+        if waits and not view.engine.stepped:
+            continue
+        for sample in family.samples:
+            labels = sample.labels | ({"engine": view.rank} if of_engine else {})
+            if config:
+                yield "", tuple((labels | _cache_config(profile, len(engines))).items()), 1.0
+                continue
+            own = next((v for k, v in labels.items() if k not in ("engine", "model_name")), None)
+            yield "", tuple((labels | {"model_name": options.model}).items()), value_of(family.name, own, view)
+
+
+def _cache_config(profile: Profile, engines: int) -> dict[str, str]:
+    """What of vLLM's CacheConfig is this engine's own; `num_gpu_blocks` is the sum over all, the tokens are one's."""
+    config = profile.engine
+    return {
+        "block_size": str(config.block_size),
+        "effective_attention_block_size": str(config.block_size),
+        "gpu_memory_utilization": str(config.gpu_memory_utilization),
+        "kv_cache_size_tokens": str(config.kv_tokens),
+        "kv_cache_max_concurrency": str(config.kv_tokens / profile.model.max_model_len),
+        "num_gpu_blocks": str((config.kv_tokens // config.block_size + NULL_BLOCKS) * engines),
+    }
+
 
 def escape(text: str) -> str:
     """A label value as the text format wants it."""
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-def page(profile: Profile, engines: Sequence[EngineView], options: PageOptions) -> str:
-    """The whole page; engines not in `engines` are not on it."""
-    writer = _Writer(options)
-    if options.clock and not options.multiprocess:
-        writer.process()
-    if options.log_stats:
-        _engine_families(writer, profile, engines, options)
-    options.http.write(writer.sample_family)
-    return writer.text()
-
-
-class _Writer:
-    """Collects lines; knows when a family gets a `_created` twin."""
-
-    def __init__(self, options: PageOptions) -> None:
-        self._options = options
-        self._lines: list[str] = []
-        self._created = options.clock and not options.multiprocess
-
-    def text(self) -> str:
-        return "\n".join(self._lines) + "\n"
-
-    def head(self, name: str, kind: str, text: str) -> None:
-        self._lines += (f"# HELP {name} {text}", f"# TYPE {name} {kind}")
-
-    def sample(self, name: str, labels: Labels, value: float) -> None:
-        inner = ",".join(f'{key}="{escape(text)}"' for key, text in sorted(labels))
-        self._lines.append(f"{name}{{{inner}}} {number(value)}" if inner else f"{name} {number(value)}")
-
-    def created(self, name: str, text: str, children: Iterable[Labels]) -> None:
-        if not self._created:
-            return
-        self.head(f"{name}_created", "gauge", text)
-        for labels in children:
-            self.sample(f"{name}_created", labels, self._options.created)
-
-    def sample_family(
-        self,
-        name: str,
-        kind: str,
-        text: str,
-        rows: Sequence[tuple[str, Labels, float]],
-        children: Sequence[Labels],
-    ) -> None:
-        """A family of ready rows: (suffix, labels, value)."""
-        self.head(name, kind, text)
-        for suffix, labels, value in rows:
-            self.sample(name + suffix, labels, value)
-        self.created(name.removesuffix("_total"), text, children)
-
-    def counter(self, name: str, text: str, rows: Sequence[tuple[Labels, float]]) -> None:
-        self.sample_family(f"{name}_total", "counter", text, [("", *row) for row in rows], [r[0] for r in rows])
-
-    def histogram(self, name: str, text: str, rows: Sequence[tuple[Labels, Histogram]]) -> None:
-        self.head(name, "histogram", text)
-        for labels, histogram in rows:
-            self._buckets(name, labels, histogram)
-        self.created(name, text, [r[0] for r in rows])
-
-    def _buckets(self, name: str, labels: Labels, histogram: Histogram) -> None:
-        # `le` sorts between engine and model_name, as the client library prints it
-        before = "".join(f'{k}="{escape(v)}",' for k, v in sorted(labels) if k < "le")
-        after = "".join(f',{k}="{escape(v)}"' for k, v in sorted(labels) if k > "le")
-        edges = [*map(number, histogram.bounds), "+Inf"]
-        counts = histogram.cumulative()
-        self._lines += [
-            f'{name}_bucket{{{before}le="{edge}"{after}}} {count}.0' for edge, count in zip(edges, counts, strict=True)
-        ]
-        self.sample(f"{name}_count", labels, counts[-1])
-        self.sample(f"{name}_sum", labels, histogram.sum)
-
-    def process(self) -> None:
-        values = {
-            "process_start_time_seconds": self._options.started,
-            "process_cpu_seconds_total": self._options.cpu_seconds,
-        }
-        for name, kind, text, rows in PROCESS:
-            self.head(name, kind, text)
-            for labels, value in rows:
-                self.sample(name, labels, values.get(name, value))
+@lru_cache(maxsize=4096)
+def _inner(labels: Labels) -> str:
+    """Labels in the client library's order: by name."""
+    return "{" + ",".join(f'{key}="{escape(text)}"' for key, text in sorted(labels)) + "}" if labels else ""
 
 
 def number(value: float) -> str:
@@ -152,36 +143,6 @@ def number(value: float) -> str:
     mantissa = text.replace(".", "").rstrip("0")
     exponent = text.index(".") - 1
     return f"{mantissa[0]}.{mantissa[1:]}e+{exponent:02d}" if mantissa[1:] else f"{mantissa}e+{exponent:02d}"
-
-
-def _engine_families(writer: _Writer, profile: Profile, engines: Sequence[EngineView], options: PageOptions) -> None:
-    base = {view.rank: (("engine", view.rank), ("model_name", options.model)) for view in engines}
-
-    def per_engine(read: Callable[[Counters], Iterable[tuple[Labels, float]]]) -> list[tuple[Labels, float]]:
-        return [
-            ((*base[view.rank], *labels), value) for view in engines for labels, value in read(view.engine.counters)
-        ]
-
-    for name, text, read in ESTIMATES:
-        writer.counter(name, text, per_engine(read))
-    for name, text, gauge in GAUGES:
-        writer.head(name, "gauge", text)
-        for view in engines:
-            if options.multiprocess and name != "vllm:engine_sleep_state" and not view.engine.stepped:
-                continue
-            for labels, value in gauge(view.engine.gauges, view.sleeping):
-                writer.sample(name, (*base[view.rank], *labels), value)
-    families = COUNTERS + (DIFFUSION if profile.canvas else ())
-    for name, text, read in families:
-        writer.counter(name, text, per_engine(read))
-    name, text, reasons = REJECTIONS
-    writer.counter(name, text, [((("model_name", options.model), ("reason", r)), 0.0) for r in reasons])
-    for name, text, pick in HISTOGRAMS:
-        writer.histogram(name, text, [(base[v.rank], pick(v.engine.counters)) for v in engines])
-    writer.head("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig")
-    for view in engines:
-        labels = cache_config(profile, len(engines))
-        writer.sample("vllm:cache_config_info", (("engine", view.rank), *labels), 1.0)
 
 
 def only_families(text: str, names: Sequence[str]) -> str:

@@ -127,8 +127,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self.cut()
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._refuse()
 
     def send(self, exchange: Exchange, data: bytes) -> None:
         """Writes for the exchange whose turn it is."""
@@ -144,6 +144,13 @@ class Connection(asyncio.Protocol):
             self._transport.close()
         elif self._pending:
             self._handler(self._pending[0])
+
+    def _refuse(self) -> None:
+        """Answer what is no HTTP, or another protocol's beginning, with one clean 400."""
+        if self._transport is not None:
+            if not self._pending:
+                self._transport.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            self._transport.close()
 
     def cut(self) -> None:
         """Closes the connection at once."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from llmtop.demo.counters import Histogram
-from llmtop.demo.families import HTTP
 
 Labels = tuple[tuple[str, str], ...]
 Row = tuple[str, Labels, float]
-WriteFamily = Callable[[str, str, str, Sequence[Row], Sequence[Labels]], None]
 
 UNCOUNTED = frozenset({"/metrics", "/health", "/load", "/ping", "/version", "/server_info"})
 _HANDLERS = frozenset({"/v1/models", "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"})
@@ -56,42 +53,40 @@ class HttpStats:
         handler.by_status[status_class] = handler.by_status.get(status_class, 0) + 1
         self.fine.observe(seconds)
 
-    def write(self, family: WriteFamily) -> None:
-        """Hands every family to `family`(name, type, help, rows, children)."""
-        requests: list[Row] = [
-            ("", (("handler", name), ("method", method), ("status", status)), float(count))
-            for (name, method), handler in self.handlers.items()
-            for status, count in handler.by_status.items()
-        ]
-        _family(family, "http_requests_total", "counter", requests)
-        _family(family, "http_request_size_bytes", "summary", self._sizes("request_bytes"))
-        _family(family, "http_response_size_bytes", "summary", self._sizes("response_bytes"))
-        _family(family, "http_request_duration_highr_seconds", "histogram", _rows((), self.fine))
-        durations = [
-            row
-            for (name, method), handler in self.handlers.items()
-            for row in _rows((("handler", name), ("method", method)), handler.durations)
-        ]
-        _family(family, "http_request_duration_seconds", "histogram", durations)
+    def rows(self, family: str) -> list[Row]:
+        """The rows of one http_* family: (suffix, labels, value)."""
+        if family == "http_requests":
+            return [
+                ("", (("handler", name), ("method", method), ("status", status)), float(count))
+                for (name, method), handler in self.handlers.items()
+                for status, count in handler.by_status.items()
+            ]
+        if family == "http_request_duration_highr_seconds":
+            return bucket_rows((), self.fine)
+        if family == "http_request_duration_seconds":
+            return [
+                row
+                for (name, method), handler in self.handlers.items()
+                for row in bucket_rows((("handler", name), ("method", method)), handler.durations)
+            ]
+        return self._sizes("request_bytes" if "request" in family else "response_bytes")
 
     def _sizes(self, attribute: str) -> list[Row]:
-        rows: list[Row] = []
-        for (name, _), handler in self.handlers.items():
-            labels = (("handler", name),)
-            rows.append(("_count", labels, float(handler.count)))
-            rows.append(("_sum", labels, float(getattr(handler, attribute))))
-        return rows
+        return [
+            row
+            for (name, _), handler in self.handlers.items()
+            for row in (
+                ("_count", (("handler", name),), float(handler.count)),
+                ("_sum", (("handler", name),), float(getattr(handler, attribute))),
+            )
+        ]
 
 
-def _family(family: WriteFamily, name: str, kind: str, rows: Sequence[Row]) -> None:
-    children = dict.fromkeys(tuple(pair for pair in labels if pair[0] != "le") for _, labels, _ in rows)
-    family(name, kind, HTTP[name], rows, list(children))
-
-
-def _rows(labels: Labels, histogram: Histogram) -> list[Row]:
+def bucket_rows(labels: Labels, histogram: Histogram) -> list[Row]:
+    """The rows of a histogram: every bucket, count and sum."""
     counts = histogram.cumulative()
-    edges = [*map(str, histogram.bounds), "+Inf"]
     rows: list[Row] = [
-        ("_bucket", (*labels, ("le", edge)), float(count)) for edge, count in zip(edges, counts, strict=True)
+        ("_bucket", (*labels, ("le", edge)), float(count))
+        for edge, count in zip([*map(str, histogram.bounds), "+Inf"], counts, strict=True)
     ]
     return [*rows, ("_count", labels, float(counts[-1])), ("_sum", labels, histogram.sum)]

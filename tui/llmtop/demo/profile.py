@@ -50,13 +50,16 @@ class Timing:
     """Measured speeds, as points that `timing.StepModel` interpolates.
 
     `prefill`: one or two (prompt tokens, tok/s); `decode_ms`: (sequences, ms of a step); `context_us`: µs a
-    step takes per token of context it reads; `slow_down`: (share of the KV cache used, factor on the step).
+    step takes per token of context it reads; `slow_down`: (share of the KV cache used, factor on the step);
+    `wake_ms`: from an arrival at an idle engine to its first step (HTTP, tokenizer), a part of what the
+    prefill points measured that costs nothing beside other requests.
     """
 
     prefill: Points
     decode_ms: Points
     context_us: float = 0.0
     slow_down: Points = ((1.0, 1.0),)
+    wake_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from zlib import crc32
 
 from llmtop.demo import llamacpp, tokens
 from llmtop.demo import openai_api as api
-from llmtop.demo.exposition import EngineView, PageOptions, only_families, page
+from llmtop.demo.exposition import PageOptions, only_families, page
+from llmtop.demo.families import EngineView
 from llmtop.demo.faults import HOSTILE_MODEL, TEXT, FaultError, Faults
 from llmtop.demo.generate import Stream, Whole
 from llmtop.demo.http import Exchange, Handler, Listener

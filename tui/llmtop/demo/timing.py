@@ -44,30 +44,31 @@ class StepModel:
 
     A prompt of L tokens alone takes T(L) = a·L + b·L²/2 (linear layers and attention), fitted through the
     profile's two points; a chunk costs T(end) − T(start). The weights are read once a step, so a step never
-    takes less than a decode step of one sequence, and a decode beside a prompt chunk adds only what it
-    costs beyond that.
+    takes less than a decode step of as many sequences; beside a prompt chunk, which reads all of them
+    anyway, decodes add only the context they read.
     """
 
-    __slots__ = ("_context_s", "_decode_s", "_linear", "_quadratic", "_slow_down", "_speed", "_weights_s")
+    __slots__ = ("_context_s", "_decode_s", "_linear", "_quadratic", "_slow_down", "_speed", "wake_s")
 
     def __init__(self, timing: Timing, speed: float = 1.0) -> None:
-        self._linear, self._quadratic = _fit(timing.prefill)
+        wake = timing.wake_ms / 1000
+        self._linear, self._quadratic = _fit(tuple((n, n / (n / v - wake)) for n, v in timing.prefill))
+        self.wake_s = wake / speed
+        """Seconds from an arrival at an idle engine to its first step."""
         self._decode_s = Curve(tuple((n, ms / 1000) for n, ms in timing.decode_ms))
-        self._weights_s = self._decode_s(1)
         self._context_s = timing.context_us / 1e6
         self._slow_down = Curve(timing.slow_down, flat_end=True)
         self._speed = speed
 
     def prompt_seconds(self, tokens: int) -> float:
-        """Seconds to read a prompt of `tokens` tokens alone, at speed 1."""
+        """Seconds that steps need to read a prompt of `tokens` tokens alone, at speed 1."""
         return self._linear * tokens + self._quadratic * tokens * tokens / 2
 
     def seconds(self, work: Work) -> float:
         """Seconds of one step."""
         prefill = sum(self.prompt_seconds(before + new) - self.prompt_seconds(before) for before, new in work.chunks)
-        batch = self._decode_s(max(work.decodes, 1)) - self._weights_s
         reading = self._context_s * work.context_tokens
-        step = max(self._weights_s, prefill) + batch + reading
+        step = max(self._decode_s(max(work.decodes, 1)), prefill) + reading
         return step * self._slow_down(work.kv_usage) / self._speed
 
 

@@ -1,6 +1,6 @@
 """What people published about these machines, beside what their profiles make of it.
 
-`python -m llmtop.demo.published` prints the table in Markdown. Levels run in virtual time, so the
+`PYTHONPATH=tests python -m demo_published` prints the table in Markdown. Levels run in virtual time, so the
 whole table takes about a second.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from demo_fidelity import Level, run_level
 from llmtop.demo import profile as profiles
-from llmtop.demo.fidelity import Level, run_level
 from llmtop.demo.profile import Profile
 
 TOLERANCE = 0.10
