@@ -231,6 +231,39 @@ def test_own_traffic_makes_the_page_live_and_the_machine_follows() -> None:
     assert sample.status[0].ok
 
 
+def test_own_traffic_gives_way_to_a_client_and_comes_back() -> None:
+    with launch("gb10", speed=20, seed=1) as demo:
+
+        def running() -> float:
+            return total(demo.url, "vllm:num_requests_running")
+
+        wait_for(running, lambda n: n >= 1, 30)
+        begun = total(demo.url, "vllm:generation_tokens_total")
+        body = ids_request(20, 400, stream=True)
+        with httpx.stream("POST", f"{demo.url}/v1/completions", json=body, timeout=60) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            wait_for(running, lambda n: n == 1)  # the client's own
+            for _ in lines:
+                pass
+        assert running() == 0
+        done = total(demo.url, "vllm:generation_tokens_total")
+        assert done > begun
+        wait_for(running, lambda n: n >= 1, 30)
+
+
+def test_the_first_sample_is_of_the_machine_as_it_is_and_names_its_speed() -> None:
+    with launch("gb10", speed=5, no_traffic=True) as demo:
+        profile = profiles.load("gb10")
+        machine = SimulatedMachine(profile, demo.control, 5)
+        machine.start()
+        first = machine.sample()
+        machine.stop()
+    assert first.devices[0].processes[0].memory_bytes == profile.engine_bytes
+    assert (first.mem.total or 0) - (first.mem.available or 0) >= profile.engine_bytes
+    assert (first.host.name, first.host.simulated_speed) == ("gb10 (simulated at 5 x its speed)", 5)
+
+
 def test_llama_cpp_speaks_its_own_dialect() -> None:
     with launch("gb10-llamacpp", speed=20, no_traffic=True) as demo, httpx.Client(base_url=demo.url) as client:
         page = client.get("/metrics")

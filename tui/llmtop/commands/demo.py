@@ -43,7 +43,7 @@ def run(argv: list[str], show: Show | None = None) -> int:
             return watch(
                 args,
                 replace(settings, targets=(target,)),
-                SimulatedMachine(model, demo.control),
+                SimulatedMachine(model, demo.control, args.speed),
                 lines,
                 demo.url if lines else None,
                 show,

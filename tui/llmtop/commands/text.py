@@ -12,7 +12,7 @@ from llmtop.contract.units import UNKNOWN, bytes_text, count, duration, engine_t
 def table(snapshot: Snapshot) -> str:
     """Everything a person wants to know at once, as lines."""
     parts = [_server(server) for server in snapshot.servers] or [["no model server found on this host"]]
-    parts += [["simulated: no real server, no real machine"]] if snapshot.simulated else []
+    parts += [[f"{snapshot.simulation}: no real server, no real machine"]] if snapshot.simulation else []
     parts.append([_pool(pool) for pool in snapshot.pools])
     parts.append([_device(device) for device in snapshot.devices])
     parts.append([_finding(f.level, f.text, f.evidence, f.advice) for f in snapshot.findings])

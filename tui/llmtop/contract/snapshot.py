@@ -218,6 +218,7 @@ class Host:
     swap_out_bytes_s: float | None = None
     psi_full_avg10: float | None = None
     simulated: bool = False
+    simulated_speed: float | None = None  # times the speed of the machine it imitates
     node: str | None = None
 
 
@@ -318,5 +319,12 @@ class Snapshot:
     sources: tuple[SourceStatus, ...] = ()
     marks: tuple[Mark, ...] = ()
     simulated: bool = False
+
+    @property
+    def simulation(self) -> str | None:
+        """Words for a machine that is none, with its speed where that is not the imitated machine's."""
+        speed = self.host.simulated_speed
+        return None if not self.simulated else "simulated" if speed in (None, 1) else f"simulated x{speed:g}"
+
     nodes: tuple[Node, ...] = ()  # `host` is that of the first
     events: tuple[Event, ...] = ()

@@ -111,7 +111,7 @@ async def _work(server: DemoServer, args: argparse.Namespace, starting: bool) ->
             await play(server, lambda line: print(line, file=log, flush=True), args.oom)
         await server.open()
     if not args.no_traffic:
-        Traffic(server.runtime, server.profile, args.seed).start()
+        Traffic(server, args.seed).start()
     for name in args.fault:
         server.fault(name)
     await asyncio.Event().wait()

@@ -23,8 +23,8 @@ class Exchange:
     """One request and its answer; answering after the client has gone is a no-op."""
 
     __slots__ = (
-        "_connection", "_started", "body", "headers", "keep_alive", "method", "on_close", "on_done", "path",
-        "query", "sent", "status", "streaming",
+        "_connection", "_started", "body", "headers", "keep_alive", "method", "on_close", "on_done", "on_gone",
+        "path", "query", "sent", "status", "streaming",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, method: str, target: str, headers: dict[str, str]) -> None:
@@ -40,6 +40,7 @@ class Exchange:
         self.sent = 0
         self.on_close: Callable[[], None] | None = None
         self.on_done: Callable[[Exchange, float], None] | None = None
+        self.on_gone: Callable[[], None] | None = None
         self._connection = connection
         self._started = time.monotonic()
 
@@ -80,6 +81,13 @@ class Exchange:
         if self.on_close is not None:
             self.on_close()
             self.on_close = None
+        self._gone()
+
+    def _gone(self) -> None:
+        """Whichever comes first, the answer's end or the client's."""
+        if self.on_gone is not None:
+            self.on_gone()
+            self.on_gone = None
 
     def _head(self, status: int, lines: list[str]) -> bytes:
         self.status = status
@@ -93,6 +101,7 @@ class Exchange:
 
     def _done(self) -> None:
         self.on_close = None
+        self._gone()
         if self.on_done is not None:
             self.on_done(self, time.monotonic() - self._started)
         self._connection.finished(self)

@@ -248,11 +248,13 @@ class SimulatedMachine:
     thread.
     """
 
-    def __init__(self, profile: Profile, control_url: str, host_name: str | None = None) -> None:
+    def __init__(self, profile: Profile, control_url: str, speed: float = 1.0) -> None:
         self._plant = Plant(profile)
         self._plant.update(None, 0.0)
-        self._address = urlsplit(control_url).netloc
-        self._name = host_name or f"{profile.key} (simulated)"
+        self._connection = http.client.HTTPConnection(urlsplit(control_url).netloc, timeout=2.0)
+        faster = "" if speed == 1 else f" at {speed:g} x its speed"
+        self._name = f"{profile.key} (simulated{faster})"
+        self._speed = speed
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._dips: dict[str, Dip] = {}
@@ -261,7 +263,8 @@ class SimulatedMachine:
         self._rounds = 0
 
     def start(self) -> None:
-        """Begins polling in a daemon thread."""
+        """Take a first reading, so that no history begins with an empty machine, then poll in a daemon thread."""
+        self._round(self._connection, 0.0)
         threading.Thread(target=self._poll, name="demo-machine", daemon=True).start()
 
     def stop(self) -> None:
@@ -280,7 +283,7 @@ class SimulatedMachine:
             age = None if self._read_at is None else time.monotonic() - self._read_at
             return MachineSample(
                 time=now,
-                host=self._plant.host(self._name, now),
+                host=replace(self._plant.host(self._name, now), simulated_speed=self._speed),
                 mem=self._plant.memory(now),
                 devices=self._plant.devices(),
                 dips=dips,
@@ -288,19 +291,21 @@ class SimulatedMachine:
             )
 
     def _poll(self) -> None:
-        connection = http.client.HTTPConnection(self._address, timeout=2.0)
         before = time.monotonic()
         while not self._stopped.wait(POLL_S):
-            state, reason = _fetch(connection)
             now = time.monotonic()
-            with self._lock:
-                self._plant.update(state, now - before)
-                self._note_dips(time.time())
-                self._reason = reason
-                self._read_at = now if reason is None else self._read_at
-                self._rounds += 1
+            self._round(self._connection, now - before)
             before = now
-        connection.close()
+        self._connection.close()
+
+    def _round(self, connection: http.client.HTTPConnection, seconds: float) -> None:
+        state, reason = _fetch(connection)
+        with self._lock:
+            self._plant.update(state, seconds)
+            self._note_dips(time.time())
+            self._reason = reason
+            self._read_at = time.monotonic() if reason is None else self._read_at
+            self._rounds += 1
 
     def _note_dips(self, now: float) -> None:
         for key, headroom in self._plant.headrooms(now).items():

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -55,6 +56,14 @@ class DemoServer:
         self._listener = Listener(self._handle)
         self._control = Listener(self._handle_control)
         self._held: list[Exchange] = []
+        self._visitors = 0
+        self._last_visit = float("-inf")
+        self.on_visit: Callable[[], None] = lambda: None
+        """Called when a client asks for tokens."""
+
+    def visited_within(self, seconds: float) -> bool:
+        """Whether a client is being answered, or was so recently."""
+        return self._visitors > 0 or time.monotonic() - self._last_visit < seconds
 
     @property
     def port(self) -> int:
@@ -324,6 +333,10 @@ class DemoServer:
 
     # generation
 
+    def _leave(self) -> None:
+        self._visitors -= 1
+        self._last_visit = time.monotonic()
+
     def _completions(self, exchange: Exchange) -> None:
         self._generate(exchange, chat=False)
 
@@ -338,5 +351,8 @@ class DemoServer:
         request_id = f"{prefix}-{crc32(str(self._serial).encode()):08x}{self._serial:08x}"
         kind = Stream if call.stream else Whole
         answer = kind(exchange, call, request_id, self.model)
+        self._visitors += 1
+        self.on_visit()
         ticket = self.runtime.submit(call.prompt, call.max_tokens, call.stop_after, call.salt, answer.output)
         exchange.on_close = ticket.abort
+        exchange.on_gone = self._leave

@@ -14,8 +14,8 @@ import random
 from collections.abc import Coroutine, Sequence
 
 from llmtop.demo.engine import Output
-from llmtop.demo.profile import Profile
-from llmtop.demo.runtime import Runtime
+from llmtop.demo.runtime import Ticket
+from llmtop.demo.server import DemoServer
 from llmtop.demo.tokens import VOCABULARY
 
 MAX_USERS = 40
@@ -29,24 +29,34 @@ _TURNS = 6
 _SYSTEM_SHARES = (1 / 64, 1 / 32, 1 / 16)  # of the longest request, tokens
 _DOCUMENT_SHARES = (1 / 8, 1 / 2)
 _DOCUMENTS = 0.4  # share of conversations that open with one
+_QUIET_S = 15.0  # after the last client's answer
+_LOOK_S = 0.2
 _WAIT_S = 5.0  # how often a user looks whether its engine still exists
 
 
 class Traffic:
-    """Seeded traffic on a runtime: a third as many users as the engine has places, and one burst at a time."""
+    """Seeded traffic on a server: a third as many users as the engine has places, and one burst at a time.
 
-    def __init__(self, runtime: Runtime, profile: Profile, seed: int = 0) -> None:
-        self._runtime = runtime
+    It gives way to clients, so that a load test has the engine to itself: what is under way ends when the
+    first one asks, and nothing new begins until none has asked for a while.
+    """
+
+    def __init__(self, server: DemoServer, seed: int = 0) -> None:
+        self._server = server
+        self._runtime = runtime = server.runtime
+        profile = server.profile
         self._random = random.Random(seed)
         self._longest = profile.model.max_model_len
         self._users = min(max(profile.engine.max_num_seqs // 3, MIN_USERS), MAX_USERS)
         self._burst = min(profile.engine.max_num_seqs * 6 // 5 + 1, _LARGEST_BURST)
         self._speed = runtime.speed
         self._tasks: list[asyncio.Task[None]] = []
+        self._open: dict[str, tuple[Ticket, asyncio.Event]] = {}
         self._systems = [_random_tokens(self._random, int(share * self._longest)) for share in _SYSTEM_SHARES]
 
     def start(self) -> None:
         """Begins, inside a running loop."""
+        self._server.on_visit = self._give_way
         for number in range(self._users):
             self._spawn(self._user(number))
         self._spawn(self._bursts())
@@ -96,6 +106,8 @@ class Traffic:
 
     async def _request(self, prompt: Sequence[int], output: int) -> None:
         """One request, until it is done or its engine is thrown away."""
+        while self._server.visited_within(_QUIET_S / self._speed):
+            await asyncio.sleep(_LOOK_S)
         done = asyncio.Event()
 
         def sink(result: Output) -> None:
@@ -103,11 +115,19 @@ class Traffic:
                 done.set()
 
         ticket = self._runtime.submit(tuple(prompt), output, None, None, sink)
+        self._open[ticket.id] = ticket, done
         while not done.is_set() and ticket.slot in self._runtime.slots:
             try:
                 await asyncio.wait_for(done.wait(), _WAIT_S)
             except TimeoutError:
                 continue
+        self._open.pop(ticket.id, None)
+
+    def _give_way(self) -> None:
+        for ticket, done in self._open.values():
+            ticket.abort()
+            done.set()
+        self._open.clear()
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self._speed)

@@ -42,8 +42,8 @@ def header(view: View, cells: int) -> Line:
     """Model, address, version, state with its reason, age of the sample."""
     server = view.server
     marks: list[Span] = []
-    if view.snapshot is not None and view.snapshot.simulated:
-        marks.append(Span(" simulated ", "info"))
+    if view.snapshot is not None and view.snapshot.simulation:
+        marks.append(Span(f" {view.snapshot.simulation} ", "info"))
     if view.recording:
         marks.append(Span(f" {view.recording} ", "info" if view.recording.startswith("REPLAY") else "critical"))
     if view.paused:

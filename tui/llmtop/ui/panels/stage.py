@@ -91,7 +91,7 @@ def _head(view: View, moment: str | None, cells: int, airy: bool) -> list[Line]:
 
 def _title(view: View, cells: int) -> Line:
     snapshot, server = view.snapshot, view.server
-    marks = [Span("simulated  ", "label")] if snapshot is not None and snapshot.simulated else []
+    marks = [Span(f"{snapshot.simulation}  ", "label")] if snapshot is not None and snapshot.simulation else []
     marks += [Span(f"{view.recording}  ", "critical")] if view.recording else []
     marks += [Span(" PAUSED ", "low")] if view.paused else []
     if server is None:
