@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from demo_fidelity import Level, percentile, run_level
@@ -22,6 +24,8 @@ def test_the_table_shows_every_figure() -> None:
     print("\n".join(lines))
     assert len(lines) == 2 + len(FIGURES) >= 42
     assert any("8 users, P99 TTFT | 3.93 s" in line for line in lines)
+    page = (Path(__file__).parents[2] / "docs" / "demo.md").read_text("utf-8")
+    assert page.endswith("\n".join(lines) + "\n"), "write the table anew: PYTHONPATH=tests python -m demo_published"
 
 
 def test_the_default_sweep_answers_eight_users() -> None:
