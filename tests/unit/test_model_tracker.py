@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from crank import EPOCH, Crank, vllm_page
-from llmtop.contract.snapshot import Latency, Rates, State
+from llmtop.contract.snapshot import Latency, Rates, ServerView, State
 from llmtop.engines.tracker import Failure, Identity
 
 REFUSED = Failure("refused", "connection refused")
@@ -271,15 +271,42 @@ def test_an_odd_concurrency_leaves_the_length_unknown(concurrency: str) -> None:
     assert (view.kv_capacity_tokens, view.max_model_len, view.room_requests) == (3072, None, None)
 
 
-def test_time_to_full_only_while_it_rises() -> None:
+def filling(*usages: float, running: int = 1) -> ServerView:
+    """A cache of 1000 tokens with these usages, a second apart."""
     crank = Crank()
-    for second in range(5):
-        crank.feed(vllm_page(running=1, kv=0.1 * second) + config(kv_cache_size_tokens=1000), float(second))
-    view = crank.view()
-    assert view.kv_growth_tok_s == pytest.approx(100.0)
-    assert view.kv_full_in_s == pytest.approx(6.0)
-    crank.feed(vllm_page(running=1, kv=0.0) + config(kv_cache_size_tokens=1000), 5.0)
-    assert crank.view().kv_full_in_s is None
+    for second, usage in enumerate(usages):
+        page = vllm_page(running=running, kv=usage, generation=float(second)) + config(kv_cache_size_tokens=1000)
+        crank.feed(page, float(second))
+    return crank.view()
+
+
+def test_time_to_full_only_while_it_rises() -> None:
+    rising = [0.3 + 0.02 * second for second in range(20)]
+    view = filling(*rising)
+    assert view.kv_growth_tok_s == pytest.approx(20.0)
+    assert view.kv_full_in_s == pytest.approx(16.0)
+    assert filling(*rising, 0.0).kv_full_in_s is None
+    assert filling(*rising, running=0).kv_full_in_s is None
+    assert filling(*rising[:8]).kv_full_in_s is None  # too early to say
+    assert filling(*[0.9] * 20).kv_full_in_s is None
+
+
+@pytest.mark.parametrize("top", [0.34, 0.6, 0.94])
+@pytest.mark.parametrize("period", [5, 8, 12, 20])
+def test_a_cache_that_comes_and_goes_never_says_when_it_is_full(top: float, period: int) -> None:
+    chance = random.Random(3)
+    saw = [top * (0.6 + 0.4 * (t % period) / period) + 0.01 * chance.random() for t in range(90)]
+    spoke = [filling(*saw[:end]).kv_full_in_s is not None for end in range(period, 90)]
+    assert not any(spoke[1:])  # the first rise may be one that goes on
+
+
+def test_waiting_without_anybody_running_stalls_too() -> None:
+    crank = Crank()
+    for second in range(6):
+        crank.feed(vllm_page(waiting=37, kv=0.31, generation=9e4), float(second))
+        assert crank.view().state is (State.STALLED if second >= 5 else State.SERVING)
+    assert crank.view().reason == "37 waiting, nothing moved for 5 s"
+    assert crank.feed(vllm_page(waiting=36, running=1, kv=0.31, generation=9e4 + 1), 6.0).view().reason is None
 
 
 def test_max_num_seqs_comes_from_outside_the_page() -> None:

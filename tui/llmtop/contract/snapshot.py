@@ -101,6 +101,7 @@ class EngineRow:
     state: State = State.SERVING
     generation_tok_s: float | None = None
     preemptions_total: int | None = None
+    max_num_seqs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

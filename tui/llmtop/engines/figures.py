@@ -19,6 +19,12 @@ def requests(row: RowSample, name: str) -> int | None:
     return 0 if kv.not_stepped(row) else None
 
 
+def load_words(row: RowSample) -> str:
+    """How many run and wait, whichever there are."""
+    known = [(requests(row, name), name) for name in ("running", "waiting")]
+    return ", ".join(f"{number} {name}" for number, name in known if number)
+
+
 def total(rows: Rows, name: str) -> int | None:
     """Running or waiting of all rows that know it."""
     known = [value for row in rows if (value := requests(row, name)) is not None]

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from llmtop.engines.page_record import MOST_TOKENS, RowKey, RowSample
 from llmtop.engines.rates import RowWindow
 
+FILLS_FROM = 0.5  # below, a rise is most often a batch that is coming in
+
 
 @dataclass(frozen=True, slots=True)
 class KvSummary:
@@ -92,10 +94,15 @@ def summary(rows: Sequence[RowSample], windows: Mapping[RowKey, RowWindow], max_
         used,
         free // length if free is not None and length else None,
         growth,
-        free / growth if free is not None and growth and growth > 0 else None,
+        free / growth if free and growth and growth > 0 and _fills(row, share, windows[row.key]) else None,
         length,
         utilization,
     )
+
+
+def _fills(row: RowSample, share: float, window: RowWindow) -> bool:
+    """Whether the cache fills up, as opposed to the rising half of a coming and going."""
+    return bool(row.gauges.get("running")) and share >= FILLS_FROM and window.rises("kv_usage")
 
 
 def _growth(window: RowWindow, capacity: int | None) -> float | None:

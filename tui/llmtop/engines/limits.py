@@ -1,35 +1,81 @@
-"""What holds a server back now, with the share of the recent pages that show it as evidence."""
+"""What holds a server back now, judged engine by engine, with the figures of the time that the verdict speaks of."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-
-from llmtop.contract.snapshot import ServerView
+from typing import Literal
 
 WINDOW_S = 30.0
 KV_FULL = 0.95
-PLATEAU_POLLS = 3
+KV_FREE = 0.8  # up to here a queue is not for the cache's sake
+RECENT_LOOKS = 3
+LEAST_SHARE = 0.2
+
+Code = Literal["KV_PRESSURE", "DEFERRED", "SEQ_CAP", "MIXED", "UNDERLOADED"]
+_Moment = Literal["KV_PRESSURE", "DEFERRED", "SEQ_CAP", "QUEUE", "CALM", "IDLE"]
+_WORST_FIRST: tuple[_Moment, ...] = ("KV_PRESSURE", "DEFERRED", "SEQ_CAP", "QUEUE", "CALM", "IDLE")
+_CAUSES: dict[_Moment, Code] = {"KV_PRESSURE": "KV_PRESSURE", "DEFERRED": "DEFERRED", "SEQ_CAP": "SEQ_CAP"}
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
-    """A limit, the share (0..1) of the window in which it held, and that in words."""
+class Bottleneck:
+    """What holds a server back, the share (0..1) of the window in which it did, and both in words."""
 
-    code: str
+    code: Code
     share: float
     evidence: str
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """What one engine of a page says of its load; `cap` is the most requests that it runs at once."""
+
+    name: str
+    running: int | None
+    waiting: int | None
+    deferred: int = 0
+    kv_usage: float | None = None
+    preemptions: int | None = None
+    cap: int | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether one more request would have to wait."""
+        at_cap = self.cap is not None and self.running is not None and self.running >= self.cap
+        return at_cap or (self.kv_usage or 0.0) > KV_FULL
+
+
+@dataclass(frozen=True, slots=True)
 class _Look:
+    """One page: its moment, the engine that the moment is of, and all engines by name."""
+
     t: float
-    code: str | None
-    view: ServerView
+    moment: _Moment | None
+    of: EngineLoad | None
+    preempted: int
+    engines: Mapping[str, EngineLoad]
+
+    @property
+    def queued(self) -> bool:
+        return self.moment is not None and self.moment not in ("CALM", "IDLE")
+
+    @property
+    def running(self) -> int:
+        return sum(load.running or 0 for load in self.engines.values())
+
+    @property
+    def waiting(self) -> int:
+        return sum(load.waiting or 0 for load in self.engines.values())
+
+    @property
+    def kv_usage(self) -> float | None:
+        return max((load.kv_usage for load in self.engines.values() if load.kv_usage is not None), default=None)
 
 
 class LimitWindow:
-    """The verdicts of the last `WINDOW_S` seconds, one per page."""
+    """The looks of the last `WINDOW_S` seconds, one per page."""
 
     def __init__(self) -> None:
         self._looks: deque[_Look] = deque()
@@ -38,65 +84,98 @@ class LimitWindow:
         """Forget everything: the server restarted."""
         self._looks.clear()
 
-    def push(self, view: ServerView) -> None:
-        """Judge one page; `view.age_s` carries its monotonic time."""
-        t = view.age_s or 0.0
-        self._looks.append(_Look(t, self._judge(view), view))
+    def push(self, t: float, engines: Iterable[EngineLoad]) -> None:
+        """Judge the page of monotonic time `t`."""
+        loads = {load.name: load for load in engines}
+        preempted = {name: self._preempted(load) for name, load in loads.items()}
+        moments = [(self._moment(load, preempted[load.name]), load) for load in loads.values()]
+        known = [(moment, load) for moment, load in moments if moment is not None]
+        moment, of = min(known, key=lambda pair: _WORST_FIRST.index(pair[0]), default=(None, None))
+        self._looks.append(_Look(t, moment, of, sum(preempted.values()), loads))
         while self._looks[0].t < t - WINDOW_S:
             self._looks.popleft()
 
-    def _judge(self, view: ServerView) -> str | None:
-        running, waiting = view.running, view.waiting
-        if running is None or waiting is None:
+    def _preempted(self, load: EngineLoad) -> int:
+        """How many requests the engine has preempted since the look before."""
+        before = self._looks[-1].engines.get(load.name) if self._looks else None
+        if before is None or before.preemptions is None or load.preemptions is None:
+            return 0
+        return max(0, load.preemptions - before.preemptions)
+
+    def _moment(self, load: EngineLoad, preempted: int) -> _Moment | None:
+        if load.running is None or load.waiting is None:
             return None
-        last = self._looks[-1].view if self._looks else None
-        preempted = (
-            last is not None
-            and view.preemptions_total is not None
-            and last.preemptions_total is not None
-            and view.preemptions_total > last.preemptions_total
-        )
-        full = view.kv_usage is not None and view.kv_usage > KV_FULL
-        if preempted or (full and waiting):
+        if preempted or (load.waiting and (load.kv_usage or 0.0) > KV_FULL):
             return "KV_PRESSURE"
-        deferred = view.waiting_by_reason.get("deferred", 0)
-        if waiting and deferred * 2 > waiting:
+        if not load.waiting:
+            return "CALM" if load.running else "IDLE"
+        if load.deferred * 2 > load.waiting:
             return "DEFERRED"
-        if waiting and self._on_plateau(view):
-            return "SEQ_CAP"
-        return None if waiting else "UNDERLOADED"
+        return "SEQ_CAP" if self._capped(load, load.running) else "QUEUE"
 
-    def _on_plateau(self, view: ServerView) -> bool:
-        """Running has stopped at max_num_seqs, or at one value for some pages while requests wait."""
-        if view.max_num_seqs is not None and view.running is not None and view.running >= view.max_num_seqs:
-            return True
-        recent = [look.view for look in list(self._looks)[-(PLATEAU_POLLS - 1) :]]
-        steady = all(past.running == view.running and past.waiting for past in recent)
-        return steady and len(recent) == PLATEAU_POLLS - 1 and bool(view.running)
+    def _capped(self, load: EngineLoad, running: int) -> bool:
+        """Requests wait and as many run as may; without a known cap: no more than before, beside a free cache."""
+        past = [look.engines.get(load.name) for look in list(self._looks)[1 - RECENT_LOOKS :]]
+        queued = [before.running or 0 for before in past if before is not None and before.waiting]
+        if load.cap is not None:  # one has just ended, and the next has not begun: still at the cap
+            return running >= load.cap or (running >= 0.75 * load.cap and max(queued, default=0) >= load.cap)
+        steady = len(queued) == RECENT_LOOKS - 1 and set(queued) == {running}
+        return steady and running > 0 and (load.kv_usage or 0.0) <= KV_FREE
 
-    def verdict(self) -> Limit | None:
-        """The most frequent limit of the window; None while nothing can be said."""
-        codes = Counter(look.code for look in self._looks if look.code)
-        if not codes:
+    def verdict(self, *, room: int | None = None) -> Bottleneck | None:
+        """What holds the server back now; `room` = how many requests of full length still fit.
+
+        None while nothing runs, while nobody waits and no more would fit, and for a queue without a visible cause.
+        """
+        newest = self._looks[-1] if self._looks else None
+        if newest is None or newest.moment is None or not newest.running:
             return None
-        pressing = [code for code in codes if code != "UNDERLOADED"]
-        # a queue that stood for a fifth of the window says more than the quiet rest of it
-        code = max(pressing, key=lambda c: codes[c], default="UNDERLOADED")
-        if code != "UNDERLOADED" and codes[code] < 0.2 * len(self._looks):
-            code = codes.most_common(1)[0][0]
-        share = codes[code] / len(self._looks)
-        return Limit(code, share, self._evidence(code, share))
+        queued = sum(look.queued for look in self._looks) / len(self._looks)
+        if not queued:
+            fits = room != 0 and not any(load.full for load in newest.engines.values())
+            return self._said("UNDERLOADED", self._share("CALM"), self._calm(newest)) if fits else None
+        cause = _CAUSES.get(newest.moment)
+        stands = len(self._looks) == 1 or self._looks[-2].queued
+        if cause and stands and (share := self._share(newest.moment)) >= LEAST_SHARE:
+            return self._said(cause, share, self._pressed(newest, cause))
+        if queued == 1.0 and not any(look.moment in _CAUSES for look in self._looks):
+            return None
+        return self._said("MIXED", queued, self._queue())
 
-    def _evidence(self, code: str, share: float) -> str:
-        view = self._looks[-1].view
+    def _share(self, moment: _Moment) -> float:
+        return sum(look.moment == moment for look in self._looks) / len(self._looks)
+
+    def _said(self, code: Code, share: float, figures: str) -> Bottleneck:
         span = self._looks[-1].t - self._looks[0].t
-        held = f"{share * 100:.0f} % of the last {span:.0f} s"
-        if code == "KV_PRESSURE":
-            kv = "–" if view.kv_usage is None else f"{view.kv_usage * 100:.0f} %"
-            return f"KV {kv}, waiting {view.waiting}, preempted {view.preemptions_total or 0}; {held}"
-        if code == "SEQ_CAP":
-            cap = f" of {view.max_num_seqs}" if view.max_num_seqs else ", not rising,"
-            return f"running {view.running}{cap} with {view.waiting} waiting and free KV; {held}"
-        if code == "DEFERRED":
-            return f"{view.waiting_by_reason.get('deferred', 0)} of {view.waiting} waiting are deferred; {held}"
-        return f"no queue for {held}"
+        what = {"UNDERLOADED": "nobody waited, some ran in", "MIXED": "a queue in"}.get(code)
+        held = f"{share * 100:.0f} % of the last {span:.0f} s" if span >= 1.0 else "just now"
+        return Bottleneck(code, share, f"{figures}; " + " ".join(filter(None, (what, held))))
+
+    def _pressed(self, look: _Look, cause: Code) -> str:
+        assert look.of is not None
+        load, label = look.of, f"engine {look.of.name}: " if len(look.engines) > 1 else ""
+        if cause == "DEFERRED":
+            return f"{label}{load.deferred} of {load.waiting} waiting are deferred"
+        if cause == "SEQ_CAP":
+            cap = f" of {load.cap}" if load.cap else ", not rising"
+            return f"{label}running {load.running}{cap}, waiting {load.waiting}, {_kv(load.kv_usage)}"
+        return f"{label}{_kv(load.kv_usage)}, waiting {load.waiting}, preempted {self._preemptions()}"
+
+    def _queue(self) -> str:
+        """The extremes of the moments with a queue."""
+        queued = [look for look in self._looks if look.queued]
+        kv = max((look.kv_usage for look in queued if look.kv_usage is not None), default=None)
+        preempted = f", preempted {count}" if (count := self._preemptions()) else ""
+        return f"up to {max(look.waiting for look in queued)} waiting{preempted}, KV up to{_kv(kv)[2:]}"
+
+    def _calm(self, look: _Look) -> str:
+        caps = [load.cap for load in look.engines.values()]
+        of = f" of {sum(cap for cap in caps if cap)}" if all(caps) else ""
+        return f"running {look.running}{of}, {_kv(look.kv_usage)}"
+
+    def _preemptions(self) -> int:
+        return sum(look.preempted for look in self._looks)
+
+
+def _kv(usage: float | None) -> str:
+    return "KV –" if usage is None else f"KV {usage * 100:.0f} %"

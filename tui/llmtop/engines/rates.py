@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from llmtop.engines.page_record import Histogram, RowSample
@@ -20,6 +20,7 @@ STALL_AFTER_S = 5.0
 STALL_AFTER_POLLS = 3
 STEPS_NEEDED = 20  # fewer are off by more than 5 %
 STEPS_AT_LEAST = 3
+RISE_S, RISE_POLLS, RISE_SURE = 15.0, 6, 0.95
 # any of these moving means that the engine works; a long prefill moves only the iteration count
 # what moves while an engine works and is no counter
 _PULSES = ("generation_rate", "pulse")
@@ -73,18 +74,19 @@ class RowWindow:
             *(row.gauges.get(name, -1.0) for name in _PULSES),
             ttft.count if ttft else -1.0,
         )
-        if reset or progress != self._progress or not row.gauges.get("running"):
+        busy = row.gauges.get("running") or row.gauges.get("waiting")
+        if reset or progress != self._progress or not busy:
             self._progress, self._still_since, self._still_polls = progress, t, 0
         self._still_polls += 1
 
     @property
     def still_s(self) -> float:
-        """How long requests have been running without any counter moving."""
+        """How long requests have been there without any counter moving."""
         return self._points[-1].t - self._still_since if self._points else 0.0
 
     @property
     def stalled(self) -> bool:
-        """Requests run, and nothing of what could move has moved for long enough to say so."""
+        """Requests run or wait, and nothing of what could move has moved for long enough to say so."""
         could = any(value >= 0 for value in self._progress)
         patience = STALL_AFTER_S if all(self._step(value) <= 1.0 for value in self._progress) else LATENCY_WINDOW_S
         return could and self._still_polls >= STALL_AFTER_POLLS and self.still_s >= patience
@@ -170,6 +172,19 @@ class RowWindow:
         new, old = self._points[-1].row.gauges.get(signal), base.row.gauges.get(signal)
         return None if new is None or old is None else (new - old) / span
 
+    def rises(self, signal: str) -> bool:
+        """Whether a gauge rises for sure: for a while, near a straight line, its lows too, to where it was not yet."""
+        points = [(p.t, v) for p in self._points if (v := p.row.gauges.get(signal)) is not None]
+        first = points[-1][0] - RISE_S if points else 0.0
+        recent = [point for point in points if point[0] >= first]
+        recent = points[-RISE_POLLS:] if len(recent) < RISE_POLLS else recent
+        if len(recent) < RISE_POLLS or recent[-1][0] - recent[0][0] < RISE_S * 0.8:
+            return False
+        third = len(recent) // 3
+        lows = [min(value for _, value in part) for part in (recent[:third], recent[third:-third], recent[-third:])]
+        new_high = recent[-1][1] > max((value for _, value in points[: -len(recent)]), default=0.0)
+        return new_high and lows[0] < lows[1] < lows[2] and _correlation(recent) >= RISE_SURE
+
     def histogram(self, signal: str, window_s: float = LATENCY_WINDOW_S) -> Histogram | None:
         """The bucket deltas of a histogram over the window; other bounds than before begin a new one."""
         base = self._base(window_s)
@@ -186,6 +201,15 @@ class RowWindow:
 
     def _since(self, base: _Point) -> Iterator[_Point]:
         return (point for point in self._points if point.t >= base.t)
+
+
+def _correlation(points: Sequence[tuple[float, float]]) -> float:
+    """Pearson's r of the points; 0 where nothing varies."""
+    count = len(points)
+    mean_t, mean_v = sum(t for t, _ in points) / count, sum(value for _, value in points) / count
+    around = [(t - mean_t, value - mean_v) for t, value in points]
+    spread = math.sqrt(sum(t * t for t, _ in around) * sum(value * value for _, value in around))
+    return sum(t * value for t, value in around) / spread if spread else 0.0
 
 
 def _fell(old: RowSample, new: RowSample) -> bool:

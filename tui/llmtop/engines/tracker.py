@@ -12,7 +12,7 @@ from typing import Literal
 
 from llmtop.contract.snapshot import EngineRow, Latency, LatencySet, Rates, ServerView, State
 from llmtop.engines import figures, kv
-from llmtop.engines.limits import LimitWindow
+from llmtop.engines.limits import EngineLoad, LimitWindow
 from llmtop.engines.page_record import Page, RowKey, RowSample
 from llmtop.engines.quantiles import latency
 from llmtop.engines.rates import LATENCY_WINDOW_S, RowWindow
@@ -28,7 +28,7 @@ class Identity:
     model: str | None = None
     version: str | None = None
     max_model_len: int | None = None
-    max_num_seqs: int | None = None
+    max_num_seqs: int | None = None  # of one engine
     health: str | None = None  # words when /health fails beside a good /metrics
     starting: str | None = None  # words when a local process for this port is still starting
     local: bool = False
@@ -79,7 +79,7 @@ class ServerTracker:
         else:
             self._take(result)
         self._cut = result.partial
-        self._limits.push(self._engine_view(t))
+        self._limits.push(t, self._loads())
 
     def _take(self, page: Page) -> None:
         if (
@@ -157,7 +157,7 @@ class ServerTracker:
         assert self._page is not None
         page, rows = self._page, tuple(self._rows.values())
         cache = kv.summary(rows, self._windows, base.max_model_len)
-        limit = self._limits.verdict()
+        limit = self._limits.verdict(room=cache.room_requests) if base.state is State.SERVING else None
         reasons: dict[str, int] = {}
         for row in rows:
             for reason, number in row.waiting_by_reason.items():
@@ -167,6 +167,7 @@ class ServerTracker:
             engine=page.dialect,
             model=figures.model_name(page) or base.model,
             max_model_len=base.max_model_len or cache.max_model_len,
+            max_num_seqs=base.max_num_seqs * len(rows) if base.max_num_seqs and rows else base.max_num_seqs,
             running=figures.total(rows, "running"),
             waiting=figures.total(rows, "waiting"),
             waiting_by_reason=reasons,
@@ -193,23 +194,21 @@ class ServerTracker:
             limited_by_evidence=limit.evidence if limit else None,
         )
 
-    def _engine_view(self, t: float) -> ServerView:
-        """The few values the limit rules look at, as of the newest page."""
-        rows = tuple(self._rows.values())
-        reasons: dict[str, int] = {}
-        for row in rows:
-            for reason, number in row.waiting_by_reason.items():
-                reasons[reason] = reasons.get(reason, 0) + number
-        return ServerView(
-            self._url,
-            age_s=t,
-            running=figures.total(rows, "running"),
-            waiting=figures.total(rows, "waiting"),
-            waiting_by_reason=reasons,
-            kv_usage=max((use for row in rows if (use := kv.usage(row)) is not None), default=None),
-            preemptions_total=figures.counter_total(rows, "preemptions"),
-            max_num_seqs=self.identity.max_num_seqs,
-        )
+    def _loads(self) -> list[EngineLoad]:
+        """What the limit rules look at, as of the newest page."""
+        names = kv.unique_names(list(self._rows))
+        return [
+            EngineLoad(
+                names[row.key],
+                figures.requests(row, "running"),
+                figures.requests(row, "waiting"),
+                row.waiting_by_reason.get("deferred", 0),
+                kv.usage(row),
+                figures.whole(row.counters.get("preemptions")),
+                self.identity.max_num_seqs,
+            )
+            for row in self._rows.values()
+        ]
 
     def _state(self, t: float, interval_s: float) -> tuple[State, str | None]:
         failure = self._failure
@@ -252,7 +251,7 @@ class ServerTracker:
             label = "" if len(states) == 1 else f"engine {row.key[1]}: "
             if state is State.STALLED:
                 still = self._windows[row.key].still_s
-                words.append(f"{label}{int(row.gauges['running'])} running, nothing moved for {still:.0f} s")
+                words.append(f"{label}{figures.load_words(row)}, nothing moved for {still:.0f} s")
             elif state is State.SLEEPING:
                 words.append(f"{label}asleep, level {row.sleep_level}")
         if self._page is not None and self._page.partial:
@@ -266,7 +265,7 @@ class ServerTracker:
         window = self._windows[row.key]
         if row.sleep_level:
             return State.SLEEPING
-        if running and window.stalled:
+        if (running or waiting) and window.stalled:
             return State.STALLED
         if running or waiting or running is None:
             return State.SERVING
@@ -286,6 +285,7 @@ class ServerTracker:
                 self._row_state(row),
                 _generation_rate(self._windows[row.key]),
                 figures.whole(row.counters.get("preemptions")),
+                self.identity.max_num_seqs,
             )
             for row in rows
         )

@@ -57,8 +57,9 @@ class _Server:
             self.tracker.feed(Failure("refused" if recorded.state in _REFUSED else "bad", recorded.reason or ""), t)
         if self.silent or not self.readable:
             return recorded
+        each = next((row.max_num_seqs for row in recorded.engines if row.max_num_seqs), recorded.max_num_seqs)
         self.tracker.identity = Identity(
-            recorded.model, recorded.version, recorded.max_model_len, recorded.max_num_seqs, local=recorded.local
+            recorded.model, recorded.version, recorded.max_model_len, each, local=recorded.local
         )
         view = self.tracker.view(t, when, recorded.interval_s or 1.0)
         if view.reason is None and view.state is recorded.state:  # what a failed poll or /health said

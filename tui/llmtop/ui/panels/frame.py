@@ -176,6 +176,7 @@ def _limit_line(view: View, cells: int) -> Line:
         "KV_PRESSURE": "the KV cache",
         "SEQ_CAP": "the batch size",
         "DEFERRED": "deferred requests",
+        "MIXED": "a queue that came and went",
         "UNDERLOADED": "nothing: more users would fit",
     }
     style = "ok" if code == "UNDERLOADED" else "low" if code else "dim"
