@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmtop.contract.snapshot import Device, DeviceMemory, Host, Pool
+from llmtop.contract.snapshot import Device, DeviceMemory, DeviceProcess, Host, Pool
 from llmtop.machine.headroom import LowWater, MemoryMode, PoolWatch, device_key, pool_key, pools
 from llmtop.machine.host import HostReader
 from llmtop.machine.sample import Dip, MachineSample, MemInfo, NodeMem
@@ -121,6 +121,61 @@ def test_cgroup_limits_are_no_part_of_a_unified_pool() -> None:
     (pool,) = pools(read(FIXTURES / "cgroup-128g", GB10))
     assert pool.total_bytes == 127600748 * 1024
     assert pool.headroom_bytes == 5138022 * 1024
+
+
+def holds(device: Device, *sizes: int) -> Device:
+    held = tuple(DeviceProcess(100 + place, memory_bytes=size) for place, size in enumerate(sizes))
+    return replace(device, processes=held)
+
+
+LXCFS = MemInfo(64 * GIB, 58 * GIB, 60 * GIB)
+NODE = {0: NodeMem(122 * GIB, 2 * GIB, 20 * GIB, True)}
+
+
+@pytest.mark.parametrize(
+    ("mem", "device", "reason"),
+    [
+        (LXCFS, holds(GB10, 40 * GIB, 30 * GIB), "GPU processes hold 70.0 GiB"),
+        (replace(LXCFS, nodes=NODE), GB10, "the NUMA nodes have 122.0 GiB"),
+        (LXCFS, replace(GB10, memory=memory(120 * GIB, 90 * GIB)), "the GPU's driver has 120.0 GiB"),
+        (replace(LXCFS, foreign="GPU processes hold 85.1 GiB"), GB10, "GPU processes hold 85.1 GiB"),
+    ],
+)
+def test_headroom_is_unknown_where_meminfo_is_a_containers(mem: MemInfo, device: Device, reason: str) -> None:
+    (pool,) = pools(MachineSample(0.0, mem=mem, devices=(device,)))
+    assert (pool.kind, pool.total_bytes, pool.used_bytes, pool.headroom_bytes) == ("unified", None, None, None)
+    assert (pool.cuda_free_bytes, pool.reclaimable_bytes) == (None, None)
+    assert pool.basis is not None
+    assert pool.basis.startswith("unknown: /proc/meminfo is not this machine's")
+    assert pool.reason is not None
+    assert pool.reason.startswith(reason)
+    (judged,) = PoolWatch().update((pool,), Host(), 1.0)
+    assert (judged.state, judged.reason) == (None, pool.reason)
+
+
+def test_a_low_read_before_meminfo_was_known_to_be_a_containers_is_forgotten() -> None:
+    low = LowWater()
+    low.feed(pools(MachineSample(0.0, mem=LXCFS, devices=(GB10,))), {}, 1.0)
+    (pool,) = low.fill(pools(MachineSample(0.0, mem=LXCFS, devices=(holds(GB10, 85 * GIB),))))
+    assert (pool.low_water_bytes, pool.low_water_time) == (None, None)
+
+
+def test_more_available_than_there_is_counts_as_all_of_it_and_says_so() -> None:
+    (pool,) = pools(MachineSample(0.0, mem=MemInfo(GIB, GIB // 2, 2 * GIB)))
+    assert (pool.kind, pool.headroom_bytes) == ("ram", GIB)
+    assert pool.basis == "MemAvailable, no more than the total (/proc/meminfo has more available)"
+
+
+def test_processes_that_fit_leave_the_headroom_as_it_is() -> None:
+    (pool,) = pools(read(FIXTURES / "gb10-idle", holds(GB10, 80 * GIB, 30 * GIB)))
+    assert pool.headroom_bytes == 121529958 * 1024
+
+
+def test_grace_in_a_container_has_hbm_and_no_lpddr() -> None:
+    mem = replace(GRACE_MEM, total=64 * GIB, available=60 * GIB)
+    hbm, lpddr = pools(MachineSample(0.0, mem=mem, devices=(GRACE,)))
+    assert (hbm.headroom_bytes, lpddr.total_bytes, lpddr.headroom_bytes) == (36 * GIB, None, None)
+    assert lpddr.reason == "the NUMA nodes have 576.0 GiB, more than the 64.0 GiB of /proc/meminfo"
 
 
 def test_huge_pages_are_all_that_cuda_can_use_where_configured() -> None:

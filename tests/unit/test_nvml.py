@@ -28,7 +28,7 @@ from pathlib import Path
 from llmtop.machine.host import HostReader
 from llmtop.machine.nvml import NvmlReader
 reader = NvmlReader(HostReader(Path(sys.argv[1]), Path(sys.argv[1])), sys.argv[2])
-for _ in reader.round(True, int(sys.argv[3])):
+for _ in reader.round(True):
     pass
 devices = [dataclasses.asdict(device) for device, _ in reader.devices(int(sys.argv[3]))]
 print(json.dumps({"reason": reader.reason, "devices": devices}))
@@ -233,6 +233,23 @@ def test_shifted_process_records_are_dropped_without_a_crash(library: Path, tmp_
     assert all((p["memory_bytes"] or 0) <= 81559 * MIB for p in device["processes"])
 
 
+def test_a_process_above_a_containers_meminfo_stays_and_headroom_is_unknown(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    meminfo = "MemTotal: 67108864 kB\nMemFree: 60817408 kB\nMemAvailable: 62914560 kB\n"
+    (tmp_path / "proc/meminfo").write_text(meminfo)
+    with Live(library, fixture("gb10"), tmp_path) as live:
+        seen = live.until(lambda s: s["devices"] and s["devices"][0]["processes"])
+        assert seen["devices"][0]["processes"][0] == {"pid": 2001, "name": None, "memory_bytes": 87113 * MIB}
+        pool = live.until(lambda s: s["pools"][0]["total_bytes"] is None)["pools"][0]
+    assert (pool["kind"], pool["headroom_bytes"], pool["cuda_free_bytes"]) == ("unified", None, None)
+    assert pool["reason"] == "GPU processes hold 85.1 GiB, more than the 64.0 GiB of /proc/meminfo"
+
+
+def test_a_process_above_a_carve_out_stays(library: Path, tmp_path: Path) -> None:
+    path = scenario(tmp_path, "thor", "gpu0.mem.total = 8G", "gpu0.mem.used = 1G", "gpu0.mem.reserved = 0")
+    assert only(read(library, path))["processes"][0]["memory_bytes"] == 87113 * MIB
+
+
 def test_one_process_in_two_lists_is_one_row(library: Path, tmp_path: Path) -> None:
     path = scenario(tmp_path, "h100", "gpu0.procs = 5/C/4G 5/G/4G 6/M/1G 7/G/NA 0/C/1G")
     rows = [(p["pid"], p["memory_bytes"]) for p in only(read(library, path))["processes"]]
@@ -300,6 +317,8 @@ def test_unified_needs_evidence_and_a_name() -> None:
     assert not is_unified(gb10, "memory", HOST_TOTAL // 2, HOST_TOTAL, True, "auto")
     assert not is_unified(h100, "memory", HOST_TOTAL, HOST_TOTAL, True, "auto")
     assert not is_unified(gb10, "memory", HOST_TOTAL, None, True, "auto")
+    assert is_unified(gb10, "memory", HOST_TOTAL, HOST_TOTAL // 2, True, "auto"), "the host's is a container's"
+    assert not is_unified(h100, "memory", HOST_TOTAL, HOST_TOTAL // 2, True, "auto")
 
 
 def test_impossible_processes_are_dropped() -> None:

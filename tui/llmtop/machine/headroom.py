@@ -36,6 +36,8 @@ TREND_S = 3.25  # a little more than three readings a second apart
 TREND_MIN_S = 1.9
 TREND_NOISE = 2**20  # bytes/s: slower than this is not falling
 SAME_SIZE = 0.03
+ROUNDING = 1.02  # what two sources may differ by about the size of the machine
+NOT_OURS = "unknown: /proc/meminfo is not this machine's (that of a container?)"
 HOLD_S = 3.0  # a state is left only after this long below it
 
 _GRACE = re.compile(r"\bG[HB][1-9]00\b")
@@ -87,13 +89,34 @@ def is_unified(device: Device, memory_mode: MemoryMode) -> bool:
 def host_pool(mem: MemInfo, devices: Sequence[Device], cdmm: bool, memory_mode: MemoryMode = "auto") -> Pool | None:
     """The pool made of host memory ("unified", "lpddr" or "ram"); None where /proc/meminfo gave nothing."""
     shared = [device for device in devices if is_unified(device, memory_mode)]
+    why = mem.foreign or foreign(mem, shared)
     if shared:
-        return _unified(mem, shared[0])
+        return _unified(mem, shared[0], why)
     if mem.total is None:
         return None
     if any(is_grace(device.name) for device in devices):
-        return _lpddr(mem, devices, cdmm)
+        return _lpddr(mem, devices, cdmm, why)
     return _host_pool("RAM", "ram", mem.total, mem.available, _available_basis(mem))
+
+
+def foreign(mem: MemInfo, shared: Sequence[Device]) -> str | None:
+    """Why /proc/meminfo cannot be of the machine whose memory `shared` devices allocate from; None where it may be.
+
+    A container can have one of its own (lxcfs), smaller than the machine and blind to what a GPU holds.
+    """
+    if not mem.total:
+        return None
+    told = f"more than the {mem.total / _GIB:.1f} GiB of /proc/meminfo"
+    held = sum(process.memory_bytes or 0 for device in shared for process in device.processes)
+    if held > mem.total:
+        return f"GPU processes hold {held / _GIB:.1f} GiB, {told}"
+    size = max((device.memory.total for device in shared if device.memory is not None), default=0)
+    if size > mem.total * ROUNDING:
+        return f"the GPU's driver has {size / _GIB:.1f} GiB, {told}"
+    nodes = sum(node.total for node in mem.nodes.values())
+    if nodes > mem.total * ROUNDING:
+        return f"the NUMA nodes have {nodes / _GIB:.1f} GiB, {told}"
+    return None
 
 
 def _device_name(device: Device) -> str:
@@ -158,8 +181,10 @@ def _as_large(node: NodeMem, device: Device) -> bool:
     return abs(node.total - total) < SAME_SIZE * total
 
 
-def _lpddr(mem: MemInfo, devices: Sequence[Device], cdmm: bool) -> Pool:
+def _lpddr(mem: MemInfo, devices: Sequence[Device], cdmm: bool, why: str | None) -> Pool:
     name, basis, total, available = "Grace LPDDR", _available_basis(mem), mem.total or 0, mem.available
+    if why is not None:
+        return Pool(name, "lpddr", basis=NOT_OURS, reason=why)
     populated = [node for node in mem.nodes.values() if node.total > 0]
     hbm = [] if cdmm else _hbm_nodes(devices, mem)
     if hbm:
@@ -172,8 +197,10 @@ def _lpddr(mem: MemInfo, devices: Sequence[Device], cdmm: bool) -> Pool:
     return Pool(name, "lpddr", basis="unknown: MemTotal may contain HBM, whose NUMA node was not found")
 
 
-def _unified(mem: MemInfo, device: Device) -> Pool:
+def _unified(mem: MemInfo, device: Device, why: str | None) -> Pool:
     name = (device.name or "GPU").removeprefix("NVIDIA ").strip() + " unified"
+    if why is not None:
+        return Pool(name, "unified", device=device.uuid, basis=NOT_OURS, reason=why)
     if mem.total is None:
         return Pool(name, "unified", device=device.uuid, basis="unknown: /proc/meminfo gave nothing")
     gain = None if mem.available is None or mem.free is None else max(0, mem.available - mem.free)
@@ -204,8 +231,14 @@ def _host_pool(
         headroom_bytes=headroom,
         cuda_free_bytes=cuda_free,
         reclaimable_bytes=reclaimable,
-        basis="unknown: no MemAvailable" if headroom is None else basis,
+        basis=_told(basis, available, total),
     )
+
+
+def _told(basis: str, available: int | None, total: int) -> str:
+    if available is None:
+        return "unknown: no MemAvailable"
+    return basis if available <= total else f"{basis}, no more than the total (/proc/meminfo has more available)"
 
 
 def _available_basis(mem: MemInfo) -> str:
@@ -274,7 +307,7 @@ class LowWater:
 
 
 def _with_low_water(pool: Pool, dip: Dip | None) -> Pool:
-    if dip is None:
+    if dip is None or pool.basis == NOT_OURS:  # what was read before that was known is no low
         return pool
     return replace(pool, low_water_bytes=dip.headroom_bytes, low_water_time=dip.time)
 
@@ -308,7 +341,7 @@ class PoolWatch:
         key = pool_key(pool)
         if pool.headroom_bytes is None or not pool.total_bytes:
             self._tracks.pop(key, None)
-            return replace(pool, state=None, reason=None, falling_bytes_s=None, empty_in_s=None)
+            return replace(pool, state=None, falling_bytes_s=None, empty_in_s=None)
         track = self._tracks.setdefault(key, _Track())
         rate = falling(track.readings, time, pool.headroom_bytes)
         empty_in = None if rate is None else pool.headroom_bytes / rate

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from llmtop.contract.snapshot import Device, Host, SourceStatus
 from llmtop.machine.ending import Ending
-from llmtop.machine.headroom import MemoryMode, device_headroom, device_key, host_pool, is_unified, pool_key
+from llmtop.machine.headroom import MemoryMode, device_headroom, device_key, foreign, host_pool, is_unified, pool_key
 from llmtop.machine.host import HostReader, available_in
 from llmtop.machine.nvml import NvmlReader
 from llmtop.machine.sample import Dip, MachineSample, MemInfo, NodeMem
@@ -79,6 +79,7 @@ class LiveMachine:
         self._nodes: dict[int, NodeMem] = {}
         self._unread: bytes | None = None  # a newer meminfo than `_mem`, without a new low
         self._least_available: int | None = None  # less than that has to be read in full; None: anything has
+        self._foreign: str | None = None  # found once, it holds: the process that gave it away may end
         self._cdmm = False
         self._host_read_at: float | None = None
         self._devices: tuple[tuple[Device, float | None], ...] = ()
@@ -118,7 +119,7 @@ class LiveMachine:
             return MachineSample(
                 time=time.time(),
                 host=self._host,
-                mem=self._mem,
+                mem=replace(self._mem, foreign=self._foreign) if self._foreign else self._mem,
                 devices=tuple(replace(device, age_s=_age(now, read)) for device, read in self._devices),
                 cdmm=self._cdmm,
                 dips=dips,
@@ -171,7 +172,10 @@ class LiveMachine:
             self._mem, self._unread, self._host_read_at = mem, None, time.monotonic()
             # with huge pages, or HBM among the nodes, headroom depends on more than this one number
             self._least_available = None if may_be_hbm or mem.huge_total else mem.available
-            pool = host_pool(mem, [device for device, _ in self._devices], self._cdmm, self._mode)
+            devices = [device for device, _ in self._devices]
+            shared = [device for device in devices if is_unified(device, self._mode)]
+            self._foreign = self._foreign or foreign(mem, shared)
+            pool = host_pool(replace(mem, foreign=self._foreign), devices, self._cdmm, self._mode)
             self._beside_gpu = pool is not None and pool.kind == "ram" and bool(self._devices)
             if pool is not None and pool.headroom_bytes is not None:
                 self._note_dip(pool_key(pool), pool.headroom_bytes)
@@ -195,7 +199,7 @@ class LiveMachine:
     def _nvml_round(self, with_processes: bool) -> float:
         """One slow round with fast readings in between; the seconds it took without these."""
         began, aside = time.monotonic(), 0.0
-        for _ in self._nvml_reader.round(with_processes, self._mem.total):
+        for _ in self._nvml_reader.round(with_processes):
             aside += self._fast_nvml_if_due()
             if self._stop.is_set():
                 break

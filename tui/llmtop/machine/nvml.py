@@ -53,11 +53,8 @@ class NvmlReader:
         self._units: tuple[Unit, ...] = ()
         self._split: frozenset[int] = frozenset()  # indices of GPUs that are divided into instances
 
-    def round(self, processes: bool, host_total: int | None = None) -> Iterator[None]:
-        """One reading of everything due, yielding between calls; processes only if asked for.
-
-        `host_total` is the host's MemTotal, a bound for what a process on a unified device can hold.
-        """
+    def round(self, processes: bool) -> Iterator[None]:
+        """One reading of everything due, yielding between calls; processes only if asked for."""
         try:
             if not self.connected:
                 if time.monotonic() < self._next_connect:
@@ -67,7 +64,7 @@ class NvmlReader:
             if time.monotonic() >= self._next_enumeration:
                 yield from self._enumerate()
             for unit in self._units:
-                yield from self._read(unit, processes, host_total)
+                yield from self._read(unit, processes)
         except UnusableError as error:
             self._disconnect(str(error))
         finally:
@@ -212,7 +209,7 @@ class NvmlReader:
 
     # -- what they say -------------------------------------------------------------------------------------------
 
-    def _read(self, unit: Unit, processes: bool, host_total: int | None) -> Iterator[None]:
+    def _read(self, unit: Unit, processes: bool) -> Iterator[None]:
         if unit.handle is None or (unit.lost and not unit.probe):
             return
         unit.probe = False
@@ -226,7 +223,7 @@ class NvmlReader:
             if unit.mig is None:  # an instance has none of its own
                 yield from self._read_fields(unit, FIELDS)
             if processes:
-                yield from self._read_processes(unit, host_total)
+                yield from self._read_processes(unit)
         except LostError:
             unit.lose("GPU is lost")
 
@@ -251,13 +248,12 @@ class NvmlReader:
         unit.remember(info)
         return True
 
-    def _read_processes(self, unit: Unit, host_total: int | None) -> Iterator[None]:
+    def _read_processes(self, unit: Unit) -> Iterator[None]:
         lists = []
         for kind, ways in PROCESSES.items():
             lists.append(self._ask(unit, kind, ways) or [])
             yield
-        most = unit.memory.total if unit.memory is not None else host_total
-        rows = merge_processes(lists, self._host.pid_max(), most)
+        rows = merge_processes(lists, self._host.pid_max(), unit.most_held(self._mode))
         unit.processes = tuple(
             DeviceProcess(pid, self._host.process_name(pid), used)
             for pid, used in sorted(rows.items(), key=lambda row: (-(row[1] or 0), row[0]))

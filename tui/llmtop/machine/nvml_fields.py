@@ -52,6 +52,7 @@ _SHARES_HOST_MEMORY = re.compile(r"\b(GB10|Thor|Orin|Xavier)\b|Tegra|nvgpu", re.
 _POWER_INSTANT, _SCOPE_MODULE = 186, 1
 _ATS = 2
 _MOST_WATTS, _HOTTEST_C = 100_000.0, 200.0
+MOST_BYTES = 2**44  # no machine has 16 TiB
 
 
 def unusable_words(code: int, text: str) -> str:
@@ -74,23 +75,28 @@ def is_unified(
 ) -> bool:
     """Whether a device allocates from host memory.
 
-    Evidence: NVML has no memory size for it (`answer` "none": NOT_SUPPORTED or total 0) or one within 10 % of the
-    host's; and a name known to share, or (without a size) address translation by the host's page tables. Every
-    other error leaves it unknown. Grace has that translation too, but memory of its own.
+    Evidence: NVML has no memory size for it (`answer` "none": NOT_SUPPORTED or total 0) or one not below the host's
+    by more than 10 %; and a name known to share, or (without a size) address translation by the host's page tables.
+    Every other error leaves it unknown. Grace has that translation too, but memory of its own.
     """
     if mode != "auto":
         return mode == "unified"
-    if is_grace(name) or answer == "error":
+    if answer == "error":
         return False
-    known = name is not None and _SHARES_HOST_MEMORY.search(name) is not None
     if answer == "none":
-        return known or ats
-    same_size = bool(total and host_total) and abs((total or 0) - (host_total or 0)) <= 0.1 * (host_total or 0)
-    return known and same_size
+        return may_share(name, ats, mode)
+    whole = bool(total and host_total) and (total or 0) >= 0.9 * (host_total or 0)
+    return whole and may_share(name, False, mode)
+
+
+def may_share(name: str | None, ats: bool, mode: MemoryMode) -> bool:
+    """Whether a device may allocate from host memory, whatever size NVML has for it: that can be a carve-out."""
+    known = name is not None and _SHARES_HOST_MEMORY.search(name) is not None
+    return mode == "unified" or ((known or ats) and not is_grace(name))
 
 
 def merge_processes(
-    lists: Iterable[Iterable[tuple[int, int | None]]], pid_max: int, most: int | None
+    lists: Iterable[Iterable[tuple[int, int | None]]], pid_max: int, most: int
 ) -> dict[int, int | None]:
     """One row per process of (pid, bytes) lists; the same process in two lists holds its memory once.
 
@@ -100,7 +106,7 @@ def merge_processes(
     rows: dict[int, int | None] = {}
     for listed in lists:
         for pid, used in listed:
-            if not 0 < pid <= pid_max or (used is not None and most is not None and used > most):
+            if not 0 < pid <= pid_max or (used is not None and used > most):
                 continue
             known = rows.get(pid)
             rows[pid] = used if known is None else max(known, used or 0)

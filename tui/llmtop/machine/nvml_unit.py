@@ -9,7 +9,16 @@ from typing import Any, Literal
 
 from llmtop.contract.snapshot import Device, DeviceMemory, DeviceProcess
 from llmtop.machine.headroom import MemoryMode
-from llmtop.machine.nvml_fields import FIELDS, NOT_SUPPORTED, SETTLED, STATIC, is_unified, unusable_words
+from llmtop.machine.nvml_fields import (
+    FIELDS,
+    MOST_BYTES,
+    NOT_SUPPORTED,
+    SETTLED,
+    STATIC,
+    is_unified,
+    may_share,
+    unusable_words,
+)
 
 
 class FailedError(Exception):
@@ -74,6 +83,11 @@ class Unit:
             self.answer = "none" if error is None or error.code == NOT_SUPPORTED else "error"
         if self.memory != before:
             self.record = None
+
+    def most_held(self, mode: MemoryMode) -> int:
+        """What a process can hold at most: no more than there is, where the device has memory of its own."""
+        shares = may_share(self.values.get("name"), bool(self.values.get("ats")), mode)
+        return MOST_BYTES if shares or self.memory is None else self.memory.total
 
     def device(self, elsewhere: set[int], host_total: int | None, mode: MemoryMode) -> Device:
         """The record of this unit, without the processes that are listed `elsewhere`."""

@@ -28,6 +28,7 @@ class MemInfo:
     swap_total: int | None = None
     swap_free: int | None = None
     nodes: dict[int, NodeMem] = field(default_factory=dict)
+    foreign: str | None = None  # why it is known not to be the machine's, but a container's
 
 
 @dataclass(frozen=True, slots=True)
