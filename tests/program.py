@@ -17,7 +17,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from llmtop.contract.json import json_schema
+from llmtop.contract.codec import json_schema
 
 COMMAND = str(Path(sys.executable).with_name("llmtop"))
 PATIENCE_S = 60.0

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fakes import snapshots as fakes
-from llmtop.contract.json import to_json
+from llmtop.contract.codec import to_json
 from llmtop.contract.snapshot import Mark, Snapshot
 from llmtop.recording.read import Recording
 from llmtop.recording.write import Recorder

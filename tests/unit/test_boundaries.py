@@ -17,7 +17,7 @@ PURE = sorted(
     if path.name not in ("__init__.py", "__main__.py")
 )
 PURE_MODULES = (
-    *(f"contract/{name}" for name in ("snapshot", "settings", "units", "secrets", "json", "rebuild")),
+    *(f"contract/{name}" for name in ("snapshot", "settings", "units", "secrets", "codec")),
     *(f"engines/{name}" for name in ("tracker", "rates", "kv", "figures", "limits", "quantiles", "page_record")),
     *(f"machine/{name}" for name in ("headroom", "sample")),
     *(f"session/{name}" for name in ("assemble", "findings", "history", "notices", "energy")),

@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from crank import FIXTURES, Crank, captured, vllm_page
-from llmtop.contract.json import json_schema, plain, to_json
+from llmtop.contract.codec import json_schema, plain, to_json
 from llmtop.contract.snapshot import (
     Device,
     DeviceMemory,

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from crank import FIXTURES, Crank, captured
-from llmtop.contract.json import plain
+from llmtop.contract.codec import plain
 from llmtop.engines.exposition import CACHE_CHARS, Exposition, Parsed
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from llmtop.contract.codec import plain
 from llmtop.load.completion import Outcome
 from llmtop.load.counters import ServerCounters
-from llmtop.load.files import NoRun, RunFiles, new_directory, plain, read_run, state_dir
+from llmtop.load.files import NoRun, RunFiles, new_directory, read_run, state_dir
 from llmtop.load.plan import Level, Plan
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord

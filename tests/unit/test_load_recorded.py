@@ -73,6 +73,13 @@ def test_it_comes_back_equal(item: recorded.Item) -> None:
     assert there_and_back(item) == item
 
 
+def test_the_names_of_classes_are_not_recorded_and_those_of_earlier_versions_are_understood() -> None:
+    values = recorded.to_values(PROGRESS)
+    assert values is not None
+    assert values["what"] == "progress"
+    assert recorded.from_values(values | {"what": "Progress"}) == PROGRESS
+
+
 def test_of_preflight_only_the_counters_are_kept() -> None:
     assert there_and_back(Preflighted(Profile(words=("secret",)), COUNTERS)) == COUNTERS
     assert recorded.to_values(Preflighted(Profile(), None)) is None

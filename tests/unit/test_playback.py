@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from fakes import snapshots as fakes
-from llmtop.contract.json import to_json
-from llmtop.contract.rebuild import NotGiven, from_json
+from llmtop.contract.codec import NotGiven, from_json, to_json
 from llmtop.contract.settings import UsageError
 from llmtop.contract.snapshot import SCHEMA, Finding, Mark, Snapshot, SourceStatus, State
 from llmtop.recording.read import Recording, open_recording

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fakes import snapshots as fakes
-from llmtop.contract.json import to_json
+from llmtop.contract.codec import to_json
 from llmtop.contract.snapshot import State
 from llmtop.recording import write as record
 from llmtop.recording.read import open_recording

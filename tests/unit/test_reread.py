@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from crank import EPOCH, Crank, captured, vllm_page
-from llmtop.contract.json import to_json
+from llmtop.contract.codec import to_json
 from llmtop.contract.settings import UsageError
 from llmtop.contract.snapshot import Rates, ServerView, Snapshot, State
 from llmtop.engines.tracker import Failure, Identity

@@ -71,4 +71,6 @@ def test_what_cannot_be_read_is_nothing(values: dict[str, Any]) -> None:
 
 def test_a_reading_is_a_pair() -> None:
     values = recorded.to_values(StartupView(report(LOGS[0]))) | {"readings": [[1.0, 2, 3]]}
-    assert recorded.from_values(values) is None
+    view = recorded.from_values(values)
+    assert view is not None
+    assert view.readings == ()

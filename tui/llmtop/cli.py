@@ -243,7 +243,7 @@ def _once(settings: Settings, machine: Any, as_json: bool, as_line: bool) -> int
 def render(snapshot: Any, as_json: bool, as_line: bool) -> str:
     """A snapshot as JSON, as a line or as a table."""
     if as_json:
-        from llmtop.contract.json import to_json
+        from llmtop.contract.codec import to_json
 
         return to_json(snapshot)
     from llmtop.commands import text as report
@@ -337,7 +337,7 @@ def _schema(argv: list[str]) -> int:
     parser.parse_args(argv)
     import json
 
-    from llmtop.contract.json import json_schema
+    from llmtop.contract.codec import json_schema
 
     print_line(json.dumps(json_schema(), indent=2))
     return EXIT_OK

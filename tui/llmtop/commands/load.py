@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -17,10 +16,11 @@ from typing import Any
 from llmtop.commands.config import load_user_config, resolve_targets
 from llmtop.commands.load_arguments import add_arguments, make_plan
 from llmtop.commands.load_output import Bar, Lines, plan_text, result_text
+from llmtop.contract.codec import to_json
 from llmtop.contract.settings import Settings, Target, UsageError
 from llmtop.load import safety, table
 from llmtop.load.beside import watched
-from llmtop.load.files import NoRun, plain, read_run
+from llmtop.load.files import NoRun, read_run
 from llmtop.load.plan import Plan
 from llmtop.load.runner import LoadError, LoadRun, RunOptions, read_counters
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"llmtop load: {error}", file=sys.stderr)
         result = _no_result(plan, str(error))
     with contextlib.suppress(BrokenPipeError):
-        print(json.dumps(plain(result)) if args.json else result_text(result), flush=True)
+        print(to_json(result) if args.json else result_text(result), flush=True)
     return exit_code(result, asked=args.slo is not None)
 
 

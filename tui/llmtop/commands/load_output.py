@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from llmtop.contract.codec import to_json
 from llmtop.contract.units import duration, rate, seconds
 from llmtop.load import table
 from llmtop.load.events import Draining, Event, LevelDone, LevelStarted, Progress, Warned
-from llmtop.load.files import plain
 from llmtop.load.plan import Plan
 from llmtop.load.scenarios import SCENARIOS, bench_commands
 
@@ -66,7 +65,7 @@ class Lines:
         if line is None:
             return
         try:
-            print(json.dumps(plain(line)), flush=True)
+            print(to_json(line), flush=True)
         except BrokenPipeError:
             self.on_broken_pipe()
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
+from llmtop.contract.codec import plain
 from llmtop.contract.units import clean
 from llmtop.load.counters import ServerCounters
 from llmtop.load.plan import Plan
@@ -54,15 +54,6 @@ def new_directory(root: Path, scenario: str, started: datetime) -> Path:
             continue
         return root / (name + suffix)
     raise FileExistsError(f"{root / name} and 98 more of its name exist")
-
-
-def plain(value: Any) -> Any:
-    """The value with NaN and infinities as None, so that it is JSON."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def bench_keys(result: Mapping[str, Any], metadata: Mapping[str, str]) -> dict[str, Any]:

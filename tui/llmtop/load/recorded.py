@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from llmtop.contract.json import plain
-from llmtop.contract.rebuild import NotGiven, rebuild
+from llmtop.contract.codec import NotGiven, plain, rebuild
 from llmtop.load.counters import ServerCounters
 from llmtop.load.events import (
     Draining,
@@ -27,9 +26,25 @@ KIND = "load"  # of the recording's event
 MOST_LANES = 64  # a picture of more slots is not kept
 PER_REQUEST = frozenset(("latencies", "queue_times"))
 Item = Plan | ServerCounters | Event
-_KINDS = {
-    kind.__name__: kind
-    for kind in (Plan, ServerCounters, LevelPreparing, LevelStarted, Progress, LevelDone, Draining, Warned, Finished)
+_KINDS: Mapping[str, type] = {
+    "plan": Plan,
+    "counters": ServerCounters,
+    "preparing": LevelPreparing,
+    "level": LevelStarted,
+    "progress": Progress,
+    "done": LevelDone,
+    "draining": Draining,
+    "warning": Warned,
+    "finished": Finished,
+}
+_WORDS = {kind: word for word, kind in _KINDS.items()}
+# the words of earlier versions
+_OLD = {"Plan": "plan", "ServerCounters": "counters", "LevelPreparing": "preparing", "LevelStarted": "level"} | {
+    "Progress": "progress",
+    "LevelDone": "done",
+    "Draining": "draining",
+    "Warned": "warning",
+    "Finished": "finished",
 }
 
 
@@ -44,12 +59,13 @@ def to_values(item: Item) -> dict[str, Any] | None:
             item = replace(item, metadata={}, extra_body={})
         case Progress(lanes=lanes) if len(lanes) > MOST_LANES:
             item = replace(item, lanes=())
-    return {"what": type(item).__name__, "values": _without_requests(plain(item))}
+    return {"what": _WORDS[type(item)], "values": _without_requests(plain(item))}
 
 
 def from_values(values: Mapping[str, Any]) -> Item | None:
     """The plan, the counters before the load or the event that was recorded; None when it is not known."""
-    kind = _KINDS.get(values.get("what", ""))
+    word = str(values.get("what"))
+    kind = _KINDS.get(_OLD.get(word, word))
     try:
         item: Item | None = rebuild(kind, values.get("values")) if kind is not None else None
     except NotGiven:

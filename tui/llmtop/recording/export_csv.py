@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
-from llmtop.contract.json import plain
+from llmtop.contract.codec import plain
 from llmtop.contract.snapshot import Device, Pool, ServerView, Snapshot
 
 LATENCIES = ("ttft", "itl", "tpot", "e2e", "queue")

@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
-from llmtop.contract.rebuild import NotGiven, from_json
+from llmtop.contract.codec import NotGiven, from_json
 from llmtop.contract.settings import INTERVAL_S, MAX_INTERVAL_S, MIN_INTERVAL_S, UsageError
 from llmtop.contract.snapshot import SCHEMA, Mark, Snapshot
 from llmtop.recording.write import KIND

@@ -7,8 +7,7 @@ import tempfile
 from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
-from llmtop.contract.json import to_json
-from llmtop.contract.rebuild import NotGiven, from_json
+from llmtop.contract.codec import NotGiven, from_json, to_json
 from llmtop.contract.settings import UsageError
 from llmtop.contract.snapshot import ServerView, Snapshot, State
 from llmtop.engines.exposition import Exposition

@@ -6,7 +6,6 @@ again. A line that was cut by a full disk is taken back, so that every line of a
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from llmtop import __version__
-from llmtop.contract.json import plain, to_json
+from llmtop.contract.codec import to_json
 from llmtop.contract.snapshot import SCHEMA, Snapshot, SourceStatus
 
 KIND = "llmtop-recording"
@@ -59,7 +58,7 @@ class Recorder:
 
     def event(self, kind: str, values: Mapping[str, Any]) -> None:
         """Add something that is no snapshot: a load result, a phase of a start-up."""
-        self._line(_compact({"event": kind, "time": time.time(), **values}))
+        self._line(to_json({"event": kind, "time": time.time(), **values}))
 
     def page(self, url: str, body: bytes, t: float) -> None:
         """With `raw`: add a metrics page as it came, `t` being the monotonic time of its first byte."""
@@ -105,9 +104,9 @@ class Recorder:
         self._fd = fd
         packed = start.startswith(_GZIP_MAGIC) if start else self.path.suffix == ".gz"
         self._zip = zlib.compressobj(wbits=_GZIP) if packed else None
-        self._put(_compact(self._first_line()))
+        self._put(to_json(self._first_line()))
         if self._lost:
-            self._put(_compact({"event": GAP, "time": time.time(), "lost": self._lost}))
+            self._put(to_json({"event": GAP, "time": time.time(), "lost": self._lost}))
             self._lost = 0
         self.status = None
 
@@ -136,10 +135,6 @@ class Recorder:
         self._fd = None
         self._retry_at = time.monotonic() + RETRY_S
         self.status = SourceStatus("recording", False, f"cannot write {self.path}: {error.strerror or error}")
-
-
-def _compact(value: Mapping[str, Any]) -> str:
-    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def _prepare(fd: int, good: int) -> tuple[int, bytes]:

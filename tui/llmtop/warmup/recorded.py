@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmtop.contract.json import plain
-from llmtop.contract.rebuild import NotGiven, rebuild
+from llmtop.contract.codec import NotGiven, plain, rebuild
 from llmtop.warmup.report import Report
 
 KIND = "startup"  # of the recording's event
@@ -43,7 +42,7 @@ def from_values(values: Mapping[str, Any]) -> StartupView | None:
         view: StartupView = rebuild(StartupView, dict(values))
     except NotGiven:
         return None
-    return view if all(len(reading) == 2 for reading in view.readings) else None
+    return view
 
 
 def least_of_each(readings: Readings, most: int) -> list[tuple[float, int]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llmtop.contract import codec
 from llmtop.warmup.budget import GIB, Advice, Evidence, LedgerLine, advise, ledger
 from llmtop.warmup.budget_failure import advise_failure
 from llmtop.warmup.startup import Phase, Startup
@@ -112,19 +111,11 @@ def _num(value: float | None, digits: int = 2) -> str:
 
 def to_json(report: Report) -> dict[str, Any]:
     """The object `--json` prints and `--report FILE.json` writes; unknown values are null."""
-    s = report.startup
-    out: dict[str, Any] = {"schema": SCHEMA, "verdict": report.verdict}
-    out |= {field.name: getattr(s, field.name) for field in dataclasses.fields(s)}
-    out["weights_gib_s"] = read_rate(s)
-    out["concurrency_tokens"] = _whole(s.figure("concurrency_tokens"))
-    out["phases"] = [dataclasses.asdict(p) for p in s.phases]
-    out["failure"] = None if s.failure is None else dataclasses.asdict(s.failure)
-    out["workers"] = [dataclasses.asdict(w) for w in s.workers]
-    out["progress"] = None if s.progress is None else dataclasses.asdict(s.progress)
-    out["figures"] = {name: _whole(value) for name, value in s.figures.items()}
-    out["ledger"] = [dataclasses.asdict(line) for line in report.ledger]
-    out["advice"] = dataclasses.asdict(report.advice)
-    out["pools"] = dict(report.pools)
+    out: dict[str, Any] = {"schema": SCHEMA, "verdict": report.verdict} | codec.plain(report.startup)
+    out["weights_gib_s"] = read_rate(report.startup)
+    out["concurrency_tokens"] = _whole(report.startup.figure("concurrency_tokens"))
+    out["figures"] = {name: _whole(value) for name, value in out["figures"].items()}
+    out |= codec.plain({"ledger": report.ledger, "advice": report.advice, "pools": report.pools})
     return out
 
 
@@ -134,15 +125,7 @@ def _whole(value: float | None) -> float | None:
 
 def to_line(report: Report) -> str:
     """The object as one compact line; NaN and infinity become null."""
-    return json.dumps(_finite(to_json(report)), ensure_ascii=False, separators=(",", ":"))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+    return codec.to_json(to_json(report))
 
 
 # -------------------------------------------------------------------------------------------------- Markdown

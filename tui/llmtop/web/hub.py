@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from llmtop.contract.json import to_json
+from llmtop.contract.codec import to_json
 from llmtop.contract.snapshot import Snapshot
 from llmtop.contract.units import clean
 from llmtop.warmup import recorded

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmtop.contract.rebuild import NotGiven, from_json
+from llmtop.contract.codec import NotGiven, from_json
 from llmtop.contract.settings import Target
 from llmtop.contract.snapshot import Snapshot
 from llmtop.warmup import recorded
