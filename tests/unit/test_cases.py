@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from crank import FIXTURES, Crank, captured, case, expected
 from llmtop.contract.snapshot import Quantile, State
-from llmtop.engines.dialects import Rank, Slot, resolve
 from llmtop.engines.exposition import Exposition, Parsed
 from llmtop.engines.page_record import Page, RowSample
+from llmtop.engines.series import Labels, Rank, Slot, resolve
 from llmtop.engines.tracker import Failure
 
 CAPTURES = ("0.8.5", "0.10.2", "0.20.2", "0.30.0", "0.32.0", "0.32.0-dp2", "0.32.0-specdecode")
@@ -319,11 +319,11 @@ def test_diffusion_tokens_per_step() -> None:
 
 # --- captured pages ---------------------------------------------------------------------------------------------------
 
-Key = tuple[str, str, tuple[str, str], Rank, float, str, object]
+Key = tuple[str, str, Labels, Rank, float, str, object]
 
 
 def _key(slot: Slot) -> Key:
-    return (slot.source.metric, slot.source.signal, slot.row, slot.rank, slot.bound, slot.text, slot.config)
+    return (slot.source.metric, slot.signal, slot.labels, slot.rank, slot.bound, slot.text, slot.config)
 
 
 def _by_official_parser(body: bytes) -> Counter[tuple[Key, float]]:

@@ -8,8 +8,8 @@ import pytest
 
 from crank import Crank
 from llmtop.contract.snapshot import ServerView, State
-from llmtop.engines.llamacpp import Slots
-from llmtop.engines.trtllm import as_page, read_iterations
+from llmtop.engines.registry.llamacpp import Slots
+from llmtop.engines.registry.tensorrt import as_page, read_iterations
 
 
 def watched(*pages: str, every_s: float = 1.0) -> ServerView:

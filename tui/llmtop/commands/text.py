@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 
 from llmtop.contract.snapshot import Device, Latency, Pool, Quantile, ServerView, Snapshot
-from llmtop.contract.units import UNKNOWN, bytes_text, count, duration, engine_text, gib, percent, rate, seconds
+from llmtop.contract.units import UNKNOWN, bytes_text, count, duration, gib, percent, rate, seconds
+from llmtop.engines.registry import engine_text
 
 
 def table(snapshot: Snapshot) -> str:

@@ -6,17 +6,6 @@ import math
 
 UNKNOWN = "–"
 LABEL_LIMIT = 160
-ENGINE_NAMES = {
-    "vllm": "vLLM",
-    "vllm-rust": "vLLM (Rust)",
-    "vllm-ray": "vLLM on Ray",
-    "sglang": "SGLang",
-    "llamacpp": "llama.cpp",
-    "tgi": "TGI",
-    "trtllm-serve": "TensorRT-LLM",
-    "lmdeploy": "LMDeploy",
-    "production-stack-router": "router",
-}
 
 
 def clean(text: str, limit: int = LABEL_LIMIT) -> str:
@@ -93,8 +82,3 @@ def duration(value: float | None) -> str:
         if whole >= size:
             return f"{whole // size}{unit}{whole % size // small:02d}{small_unit}"
     return f"{whole}s"
-
-
-def engine_text(engine: str | None, version: str | None) -> str | None:
-    """What people call a server's engine, with its version; None when nothing is known of it."""
-    return f"{ENGINE_NAMES.get(engine, engine)} {version or ''}".strip() if engine is not None else None

@@ -3,47 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from llmtop.contract.units import LABEL_LIMIT, clean
 from llmtop.engines.numbers import is_limit
+from llmtop.engines.registry.entry import Door, Keys
 from llmtop.engines.tracker import Identity
 
 VERSION_CHARS = 40
-Keys = tuple[str, ...]  # one inside the other
-
-
-@dataclass(frozen=True, slots=True)
-class Door:
-    """A path with a JSON object, and where in it the names and limits are; of several places the first that has one."""
-
-    path: str
-    model: tuple[Keys, ...] = ()
-    model_file: Keys = ()
-    version: tuple[Keys, ...] = ()
-    max_model_len: tuple[Keys, ...] = ()
-    max_num_seqs: tuple[Keys, ...] = ()
-
-
-DOORS: Mapping[str, Door] = {
-    "llamacpp": Door(
-        "/props",
-        model=(("model_alias",),),
-        model_file=("model_path",),
-        version=(("build_info",),),
-        max_model_len=(("default_generation_settings", "n_ctx"),),
-        max_num_seqs=(("total_slots",),),
-    ),
-    "tgi": Door("/info", model=(("model_id",),), version=(("version",),), max_model_len=(("max_total_tokens",),)),
-    "sglang": Door(
-        "/server_info",
-        version=(("version",),),
-        max_model_len=(("context_length",),),
-        max_num_seqs=(("max_running_requests",),),
-    ),
-}
 
 
 def complete(identity: Identity, door: Door, answer: Any) -> Identity:

@@ -12,7 +12,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from llmtop.engines.dialects import Slot, reads, resolve
+from llmtop.engines.page_record import RowKey
+from llmtop.engines.registry import reads
+from llmtop.engines.rows import Rows
+from llmtop.engines.series import Slot, resolve
 
 _EXEMPLAR = re.compile(r"\s+#\s+\{.*$")
 _HEAD = re.compile(r'^[^\s{]*\s*(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?')  # name and labels
@@ -32,6 +35,7 @@ class Parsed:
     bad_lines: int
     partial: bool
     openmetrics: bool
+    rows: Mapping[Slot, tuple[RowKey, ...]]
 
 
 class Exposition:
@@ -40,10 +44,11 @@ class Exposition:
     def __init__(self) -> None:
         self._known: dict[str, tuple[Slot, ...]] = {}
         self._kept_chars = 0
+        self._rows = Rows()
         self._slots: dict[tuple[str, frozenset[tuple[str, str]]], tuple[Slot, ...]] = {}
 
     def parse(self, body: bytes) -> Parsed:
-        """All series of a page that the dialect table reads; never raises on any body."""
+        """All series of a page that an engine of the registry has a signal on; never raises on any body."""
         text = body.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace")
         lines = text.split("\n")  # never splitlines: labels may hold U+2028
         partial = self._drop_cut_line(lines)
@@ -53,7 +58,8 @@ class Exposition:
         for line in odd:
             bad += self._unknown_line(line, values)
         samples = sum(1 for line in odd if line.strip()) - bad
-        return Parsed(values, samples + len(values), bad, partial, any(x.startswith("# EOF") for x in lines[-2:]))
+        openmetrics = any(x.startswith("# EOF") for x in lines[-2:])
+        return Parsed(values, samples + len(values), bad, partial, openmetrics, self._rows.keys(values.keys()))
 
     def _known_lines(self, lines: list[str]) -> tuple[dict[Slot, float], list[str]]:
         """The values of lines whose series text is known, and the lines that need a closer look."""

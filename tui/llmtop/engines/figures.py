@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from llmtop.engines import kv
 from llmtop.engines.page_record import MOST_REQUESTS, Page, RowKey, RowSample
@@ -29,6 +29,13 @@ def total(rows: Rows, name: str) -> int | None:
     """Running or waiting of all rows that know it."""
     known = [value for row in rows if (value := requests(row, name)) is not None]
     return sum(known) if known else None
+
+
+def sum_of_all(values: Iterable[int | None]) -> int | None:
+    """A sum of which every part is known."""
+    listed = list(values)
+    known = [value for value in listed if value is not None]
+    return sum(known) if known and len(known) == len(listed) else None
 
 
 def counter_total(rows: Rows, name: str) -> int | None:

@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llmtop.engines.dialects import AT_END, DIGITS, Kind, Rank, Slot
 from llmtop.engines.exposition import Parsed
-from llmtop.engines.page_record import MOST_REQUESTS, CacheConfig, Histogram, Page, RowKey, RowSample
+from llmtop.engines.page_record import MOST_REQUESTS, NO_ENGINE, CacheConfig, Histogram, Page, RowKey, RowSample
+from llmtop.engines.registry import BY_NAME, PROCESS
+from llmtop.engines.registry.entry import AT_END, Kind
+from llmtop.engines.series import Rank, Slot
 
 _SLEEP_LEVELS = {"weights_offloaded": 1, "discard_all": 2}
 
@@ -24,6 +26,7 @@ class _Row:
     sums: dict[str, float] = field(default_factory=dict)
     counts: dict[str, float] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
+    queues: dict[str, int] = field(default_factory=dict)  # beside the one of the scheduler
     sleep: dict[str, float] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)
     config: CacheConfig | None = None
@@ -33,7 +36,8 @@ def read_page(parsed: Parsed, t: float) -> Page | None:
     """The page as rows per engine; None when no known engine speaks on it."""
     folder = _Folder()
     for slot, value in parsed.values.items():
-        folder.add(slot, value)
+        for key in parsed.rows.get(slot, ()):
+            folder.add(slot, key, value)
     dialect = folder.dialect
     if not dialect:
         return None
@@ -48,7 +52,7 @@ def read_page(parsed: Parsed, t: float) -> Page | None:
         None if "rejections" not in folder.page else int(folder.page["rejections"]),
         parsed.partial,
         parsed.bad_lines,
-        DIGITS.get(dialect),
+        BY_NAME[dialect].digits,
     )
 
 
@@ -59,40 +63,42 @@ class _Folder:
         self._rows: dict[RowKey, _Row] = {}
         self._lora: tuple[float, str] = (-1.0, "")
 
-    def add(self, slot: Slot, value: float) -> None:
-        kind, signal = slot.source.kind, slot.source.signal
-        if not self.dialect:
-            self.dialect = slot.dialect
+    def add(self, slot: Slot, key: RowKey, value: float) -> None:
+        kind, signal = slot.source.kind, slot.signal
+        if slot.engine is not PROCESS:
+            self.dialect = slot.engine.name
         if kind is Kind.BUCKET:
-            row = self._row(slot)
+            row = self._row(key)
             if self._outranked(row, signal, slot.rank) or not math.isfinite(value):
                 return
             bounds = row.buckets.setdefault(signal, {})
             bounds[slot.bound] = bounds.get(slot.bound, 0.0) + value
         elif kind is Kind.SUM:  # may be NaN: then the mean is unknown, the quantiles are not
-            row = self._row(slot)
+            row = self._row(key)
             if not self._outranked(row, signal, slot.rank):
-                row.sums[signal] = row.sums.get(signal, 0.0) + value
+                row.sums[signal] = row.sums.get(signal, 0.0) + value * slot.source.scale
         elif math.isfinite(value):
-            self._add_finite(slot, kind, signal, value)
+            self._add_finite(slot, key, signal, value)
         elif kind in (Kind.GAUGE, Kind.COUNTER):
-            row = self._row(slot)
+            row = self._row(key)
             if not self._outranked(row, signal, slot.rank):
                 row.unread.add(signal)
 
-    def _add_finite(self, slot: Slot, kind: Kind, signal: str, value: float) -> None:
+    def _add_finite(self, slot: Slot, key: RowKey, signal: str, value: float) -> None:
+        kind = slot.source.kind
         if kind is Kind.PAGE:
             self.page[signal] = self.page.get(signal, 0.0) + value
             return
         if kind is Kind.LORA:  # the value is a clock: the newest label set is the one that holds
             self._lora = max(self._lora, (value, slot.text))
             return
-        row = self._row(slot)
+        row = self._row(key)
         if kind is Kind.CONFIG:
             row.config = slot.config
         elif kind is Kind.REASON:
+            reasons = row.queues if signal.startswith("queue:") else row.reasons
             if 0 <= value < MOST_REQUESTS:
-                row.reasons[slot.text] = row.reasons.get(slot.text, 0) + int(value)
+                reasons[slot.text] = reasons.get(slot.text, 0) + int(value)
         elif kind is Kind.SLEEP:
             row.sleep[slot.text] = value
         elif not self._outranked(row, signal, slot.rank):
@@ -107,10 +113,10 @@ class _Folder:
             else:
                 row.gauges[signal] = row.gauges.get(signal, 0.0) + value
 
-    def _row(self, slot: Slot) -> _Row:
-        row = self._rows.get(slot.row)
+    def _row(self, key: RowKey) -> _Row:
+        row = self._rows.get(key)
         if row is None:
-            row = self._rows[slot.row] = _Row()
+            row = self._rows[key] = _Row()
         return row
 
     @staticmethod
@@ -129,35 +135,55 @@ class _Folder:
         return tuple(sorted({name.strip() for name in self._lora[1].split(",") if name.strip()}))
 
     def rows(self) -> tuple[RowSample, ...]:
-        """The rows, in order; a row without a model is merged into those of its engine."""
-        named = {key: row for key, row in self._rows.items() if key[0]}
-        for (model, engine), row in self._rows.items():
-            heirs = [] if model else [heir for key, heir in named.items() if key[1] == engine]
-            for heir in heirs:
-                heir.config = heir.config or row.config
-            if not model and not heirs:
-                named[model, engine] = row
-        return tuple(_sample(key, row) for key, row in sorted(named.items(), key=_engine_order))
+        """The rows, in order; what is of no engine comes last."""
+        return tuple(_sample(key, row) for key, row in sorted(self._rows.items(), key=_engine_order))
 
 
-def _engine_order(item: tuple[RowKey, _Row]) -> tuple[int, str, str]:
+def _engine_order(item: tuple[RowKey, _Row]) -> tuple[bool, int, str, str]:
     """Ranks in numeric order, then whatever else names an engine."""
     model, engine = item[0]
-    return int(engine) if engine.isdecimal() and len(engine) < 10 else 1 << 40, engine, model
+    return engine == NO_ENGINE, int(engine) if engine.isdecimal() and len(engine) < 10 else 1 << 40, engine, model
 
 
 def _sample(key: RowKey, row: _Row) -> RowSample:
     gauges = {name: value for name, value in row.gauges.items() if math.isfinite(value)}
     counters = {name: value for name, value in row.counters.items() if name not in row.unread and math.isfinite(value)}
-    if row.reasons and "waiting" not in gauges:
-        gauges["waiting"] = float(sum(row.reasons.values()))
+    reasons = _waiting(gauges, row)
+    _cache_usage(gauges)
     _derive(gauges, "kv_usage", "kv_used", lambda used: used / gauges["kv_total"] if gauges.get("kv_total") else None)
     _derive(gauges, "kv_capacity", "kv_blocks", lambda blocks: blocks * gauges.get("kv_block_tokens", 0.0) or None)
     if row.ranks.get("generation", (AT_END,))[0] < AT_END:
         gauges.pop("generation_rate", None)  # a counter that moves while tokens come is better
     histograms = {name: _histogram(row, name) for name in row.buckets.keys() | (row.sums.keys() & row.counts.keys())}
     sleep, unread = _sleep_level(row.sleep), frozenset(row.unread)
-    return RowSample(key, gauges, counters, histograms, row.reasons, row.config, sleep, unread)
+    return RowSample(key, gauges, counters, histograms, reasons, row.config, sleep, unread)
+
+
+def _waiting(gauges: dict[str, float], row: _Row) -> dict[str, int]:
+    """Complete the number that waits, in any queue; returns it by reason."""
+    if row.reasons and "waiting" not in gauges:
+        gauges["waiting"] = float(sum(row.reasons.values()))
+    if not any(row.queues.values()):
+        return row.reasons
+    main = gauges.get("waiting", 0.0)
+    gauges["waiting"] = main + sum(row.queues.values())
+    named = {"queue": int(main), **row.queues} if not row.reasons else {**row.reasons, **row.queues}
+    return {reason: number for reason, number in named.items() if number}
+
+
+def _cache_usage(gauges: dict[str, float]) -> None:
+    """SGLang's KV usage: of the pools that hold KV, or of the tokens in use; never the fullest of all pools."""
+    pools = [gauges[name] for name in ("pool:full", "pool:swa") if name in gauges]
+    used, capacity = gauges.get("kv_used_tokens"), gauges.get("kv_capacity")
+    fullest = gauges.pop("any_pool", None)
+    if "kv_usage" in gauges:
+        return
+    if pools:
+        gauges["kv_usage"] = max(pools)
+    elif used is not None and capacity:
+        gauges["kv_usage"] = used / capacity
+    elif fullest is not None and not gauges.get("pool:mamba", -1.0) >= fullest:
+        gauges["kv_usage"] = fullest
 
 
 def _derive(gauges: dict[str, float], name: str, source: str, of: Callable[[float], float | None]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 MOST_REQUESTS, MOST_TOKENS = 1e9, 1e15  # more is no number of requests, or tokens
 RowKey = tuple[str, str]  # (model, engine); model "" where the page does not name it
+NO_ENGINE = ""  # the engine of a row that holds what is of the page and of none of its engines
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True)
 class RowSample:
-    """One engine of a page: gauges, counters and histograms by signal name (see `sources.dialects`)."""
+    """One engine of a page: gauges, counters and histograms by signal name (see `registry`)."""
 
     key: RowKey
     gauges: Mapping[str, float] = field(default_factory=dict)
@@ -46,6 +47,11 @@ class RowSample:
     config: CacheConfig | None = None
     sleep_level: int | None = None  # None = the page does not say, 0 = awake
     unread: frozenset[str] = frozenset()  # gauges and counters that are there, as NaN or Inf
+
+    @property
+    def is_engine(self) -> bool:
+        """Whether it is an engine, and not what a page says of none of its engines."""
+        return self.key[1] != NO_ENGINE
 
 
 @dataclass(frozen=True, slots=True)

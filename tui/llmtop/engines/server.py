@@ -12,14 +12,15 @@ from typing import Any
 from llmtop import __version__
 from llmtop.contract.settings import Target
 from llmtop.contract.units import clean
-from llmtop.engines.doors import DOORS, VERSION_CHARS, complete
+from llmtop.engines.doors import VERSION_CHARS, complete
 from llmtop.engines.exposition import Exposition
-from llmtop.engines.llamacpp import Slots
 from llmtop.engines.numbers import is_limit
 from llmtop.engines.page import read_page
 from llmtop.engines.page_record import Page
+from llmtop.engines.registry import BY_NAME
+from llmtop.engines.registry.entry import Beside
+from llmtop.engines.registry.tensorrt import PROMETHEUS, as_page, has_gauges, read_iterations
 from llmtop.engines.tracker import Failure, Identity
-from llmtop.engines.trtllm import PROMETHEUS, as_page, has_gauges, read_iterations
 from llmtop.net.client import BrokenOff, CannotConnect, Client, TooLarge, open_client
 
 PAGE_LIMIT, SIDE_LIMIT = 32 * 2**20, 2**20
@@ -47,7 +48,7 @@ class ServerSource:
         self.identity = Identity(max_num_seqs=target.max_num_seqs)
         self._keep_body = keep_body
         self._exposition = Exposition()
-        self._slots = Slots()
+        self._beside: Beside | None = None
         self._path = "/metrics"
         self._iterates = False
         self._engine = ""
@@ -79,9 +80,17 @@ class ServerSource:
         if gauges is not None:
             result = await self._beside_iterations(gauges, answer.t) or result
         self._engine = result.dialect if isinstance(result, Page) else self._engine
-        if isinstance(result, Page) and result.dialect == "llamacpp":
-            result = self._slots.fill(result, await self._json("/slots"))
+        if isinstance(result, Page):
+            result = await self._with_beside(result)
         return Poll(result, time.monotonic(), took, answer.body if self._keep_body else None)
+
+    async def _with_beside(self, page: Page) -> Page:
+        """The page with what its engine tells beside it."""
+        beside = BY_NAME[page.dialect].beside
+        if beside is None:
+            return page
+        self._beside = self._beside or beside()
+        return self._beside.fill(page, await self._json(self._beside.path))
 
     def _failed(self, began: float, kind: Any, text: str) -> Poll:
         return Poll(Failure(kind, text), time.monotonic(), time.monotonic() - began)
@@ -139,7 +148,7 @@ class ServerSource:
         )
 
     async def _ask_the_engine(self) -> None:
-        door = DOORS.get(self._engine)
+        door = BY_NAME[self._engine].door if self._engine else None
         if door is not None:
             self.identity = complete(self.identity, door, await self._json(door.path))
 

@@ -13,7 +13,7 @@ from typing import Literal
 from llmtop.contract.snapshot import EngineRow, Latency, LatencySet, Rates, ServerView, State
 from llmtop.engines import figures, kv
 from llmtop.engines.limits import EngineLoad, LimitWindow
-from llmtop.engines.page_record import Page, RowKey, RowSample
+from llmtop.engines.page_record import MOST_REQUESTS, Page, RowKey, RowSample
 from llmtop.engines.quantiles import latency
 from llmtop.engines.rates import LATENCY_WINDOW_S, RowWindow
 
@@ -153,9 +153,12 @@ class ServerTracker:
             return replace(base, engine=self._page.dialect, model=figures.model_name(self._page) or identity.model)
         return self._full(base, now)
 
+    def _engine_rows(self) -> tuple[RowSample, ...]:
+        return tuple(row for row in self._rows.values() if row.is_engine)
+
     def _full(self, base: ServerView, now: float) -> ServerView:
         assert self._page is not None
-        page, rows = self._page, tuple(self._rows.values())
+        page, rows = self._page, self._engine_rows()
         cache = kv.summary(rows, self._windows, base.max_model_len)
         limit = self._limits.verdict(room=cache.room_requests) if base.state is State.SERVING else None
         reasons: dict[str, int] = {}
@@ -167,7 +170,7 @@ class ServerTracker:
             engine=page.dialect,
             model=figures.model_name(page) or base.model,
             max_model_len=base.max_model_len or cache.max_model_len,
-            max_num_seqs=base.max_num_seqs * len(rows) if base.max_num_seqs and rows else base.max_num_seqs,
+            max_num_seqs=figures.sum_of_all(map(self._cap, rows)) or base.max_num_seqs,
             running=figures.total(rows, "running"),
             waiting=figures.total(rows, "waiting"),
             waiting_by_reason=reasons,
@@ -180,7 +183,7 @@ class ServerTracker:
             kv_growth_tok_s=cache.growth_tok_s,
             kv_full_in_s=cache.full_in_s,
             gpu_memory_utilization=cache.gpu_memory_utilization,
-            preemptions_total=figures.counter_total(rows, "preemptions"),
+            preemptions_total=figures.counter_total(tuple(self._rows.values()), "preemptions"),
             admission_rejections_total=page.admission_rejections,
             engines=self._engines(rows),
             lora=page.lora,
@@ -196,7 +199,8 @@ class ServerTracker:
 
     def _loads(self) -> list[EngineLoad]:
         """What the limit rules look at, as of the newest page."""
-        names = kv.unique_names(list(self._rows))
+        rows = self._engine_rows()
+        names = kv.unique_names([row.key for row in rows])
         return [
             EngineLoad(
                 names[row.key],
@@ -205,10 +209,15 @@ class ServerTracker:
                 row.waiting_by_reason.get("deferred", 0),
                 kv.usage(row),
                 figures.whole(row.counters.get("preemptions")),
-                self.identity.max_num_seqs,
+                self._cap(row),
             )
-            for row in self._rows.values()
+            for row in rows
         ]
+
+    def _cap(self, row: RowSample) -> int | None:
+        """How many requests one engine runs at once at most."""
+        said = row.gauges.get("max_num_seqs")
+        return int(said) if said and 1 <= said < MOST_REQUESTS else self.identity.max_num_seqs
 
     def _state(self, t: float, interval_s: float) -> tuple[State, str | None]:
         failure = self._failure
@@ -231,7 +240,7 @@ class ServerTracker:
         return self._live_state(failure)
 
     def _live_state(self, failure: Failure | None) -> tuple[State, str | None]:
-        states = [self._row_state(row) for row in self._rows.values()]
+        states = [self._row_state(row) for row in self._engine_rows()]
         awake = [state for state in states if state is not State.SLEEPING]
         words = [word for word in (failure.text if failure else None, self._words(states)) if word]
         reason = "; ".join(words) or None
@@ -247,7 +256,7 @@ class ServerTracker:
     def _words(self, states: list[State]) -> str | None:
         """The details of a live state: what is stalled or asleep, and what else is wrong with the server."""
         words = []
-        for row, state in zip(self._rows.values(), states, strict=True):
+        for row, state in zip(self._engine_rows(), states, strict=True):
             label = "" if len(states) == 1 else f"engine {row.key[1]}: "
             if state is State.STALLED:
                 still = self._windows[row.key].still_s
@@ -285,7 +294,7 @@ class ServerTracker:
                 self._row_state(row),
                 _generation_rate(self._windows[row.key]),
                 figures.whole(row.counters.get("preemptions")),
-                self.identity.max_num_seqs,
+                self._cap(row),
             )
             for row in rows
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from llmtop.contract.snapshot import Finding, Latency, Pool, ServerView, State
-from llmtop.contract.units import UNKNOWN, count, duration, engine_text, gib, percent, rate
+from llmtop.contract.units import UNKNOWN, count, duration, gib, percent, rate
+from llmtop.engines.registry import engine_text
 from llmtop.ui.panels.machine import gpu_panel, memory_panel, tightest_pool
 from llmtop.ui.panels.server import kv_panel, latency_panel, quantile_span, queue_panel, throughput_panel
 from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, pair

@@ -1,4 +1,4 @@
-"""llama.cpp's /slots: the tokens of running requests, which its counters hold back until a request ends."""
+"""llama.cpp's server: its counters wait for the end of a request, /slots tells the tokens of running ones."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Any
 
 from llmtop.engines.numbers import plain_number
 from llmtop.engines.page_record import Page
+from llmtop.engines.registry.entry import Door, Engine, Kind, Source, counter, gauge, process
 
 
 class Slots:
     """Turns finished tokens plus those of running slots into one counter that never runs back."""
+
+    path = "/slots"
 
     def __init__(self) -> None:
         self._finished = self._live = 0.0
@@ -55,3 +58,45 @@ def _cache(slots: list[dict[str, Any]]) -> dict[str, float]:
 
 def _number(value: Any) -> float:
     return plain_number(value) or 0.0
+
+
+LLAMACPP = Engine(
+    "llamacpp",
+    "llama.cpp",
+    (
+        # predicted_tokens_seconds and prompt_tokens_seconds are reset by every scrape of anyone: never read
+        *gauge("running", "llamacpp:requests_processing"),
+        *gauge("waiting", "llamacpp:requests_deferred"),
+        *gauge("kv_usage", "llamacpp:kv_cache_usage_ratio", fold="max"),
+        *counter("generation", "llamacpp:tokens_predicted_total"),
+        *counter("generation_busy_s", "llamacpp:tokens_predicted_seconds_total"),
+        *counter("prompt", "llamacpp:prompt_tokens_total"),
+        *counter("computed", "llamacpp:prompt_tokens_total"),
+        *counter("cached", "llamacpp:prompt_tokens_cached_total"),
+        *counter("hits", "llamacpp:prompt_tokens_cached_total"),
+        *counter("queries", "llamacpp:prompt_tokens_total"),  # those computed and
+        *counter("queries", "llamacpp:prompt_tokens_cached_total"),
+        *counter("iterations", "llamacpp:n_decode_total"),
+        *counter("drafts", "llamacpp:spec_decode_num_drafts_total"),
+        *counter("drafted", "llamacpp:spec_decode_num_draft_tokens_total"),
+        *counter("accepted", "llamacpp:spec_decode_num_accepted_tokens_total"),
+        Source("itl", "llamacpp:tokens_predicted_seconds_total", Kind.SUM),
+        Source("itl", "llamacpp:tokens_predicted_total", Kind.COUNT),
+    ),
+    digits=6,
+    door=Door(
+        "/props",
+        model=(("model_alias",),),
+        model_file=("model_path",),
+        version=(("build_info",),),
+        max_model_len=(("default_generation_settings", "n_ctx"),),
+        max_num_seqs=(("total_slots",),),
+    ),
+    beside=Slots,
+    owner="llamacpp",
+    processes=(process(r"(^|/)llama-server$"),),
+    port=8080,
+    limit_options=("--parallel", "-np"),
+    without_metrics="start it with --metrics",
+    silent_on="time to first token",
+)

@@ -1,0 +1,144 @@
+"""What an engine's entry holds: its metrics, its other pages, its names, its processes, its quirks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Literal, Protocol
+
+from llmtop.engines.page_record import Page
+
+Fold = Literal["sum", "max", "min"]
+Keys = tuple[str, ...]  # one inside the other
+ANY = "*"
+AT_END = 20  # the rank of a counter that moves only when a request ends
+# what every engine process has: it is a row of the page when these tell it apart
+ROW_GAUGES = frozenset({"running", "waiting", "kv_usage", "kv_capacity", "kv_used", "kv_total", "kv_blocks"})
+
+
+class Kind(Enum):
+    """How the value of a series is folded into its row."""
+
+    GAUGE = auto()
+    COUNTER = auto()
+    BUCKET = auto()
+    SUM = auto()
+    COUNT = auto()
+    REASON = auto()
+    SLEEP = auto()
+    CONFIG = auto()
+    LORA = auto()
+    PAGE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One place where a signal may live; `match` is a label and its value, or `ANY`.
+
+    `by`: a label whose value becomes part of the signal (`finished:stop`). `scale`: what makes seconds of the value.
+    """
+
+    signal: str
+    metric: str
+    kind: Kind
+    fold: Fold = "sum"
+    match: tuple[str, str] | None = None
+    rank: int = 0
+    by: str | None = None
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """A path with a JSON object, and where in it the names and limits are; of several places the first that has one."""
+
+    path: str
+    model: tuple[Keys, ...] = ()
+    model_file: Keys = ()
+    version: tuple[Keys, ...] = ()
+    max_model_len: tuple[Keys, ...] = ()
+    max_num_seqs: tuple[Keys, ...] = ()
+
+
+class Beside(Protocol):
+    """A JSON page that is read after every metrics page, because it tells what that one does not."""
+
+    path: str
+
+    def fill(self, page: Page, answer: Any) -> Page:
+        """The page with what the answer adds to it; the page itself where the answer says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A command line that serves a model: one of its first words matches `word`, and `verb` follows it."""
+
+    word: re.Pattern[str]
+    verb: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine; adding one takes an entry like this and a line in `registry.ENGINES`.
+
+    Shards of one engine repeat its figures, and the lowest is read; `digits` that it prints of a large counter.
+    """
+
+    name: str
+    title: str
+    sources: tuple[Source, ...] = ()
+    model_label: str = "model_name"
+    row_labels: tuple[str, ...] = ()  # name a row wherever they stand; any other label does where it differs
+    shard_labels: tuple[str, ...] = ()
+    needs: frozenset[str] = frozenset()  # signals without which its metrics are somebody else's
+    digits: int | None = None
+    own_blocks: bool = False  # `num_gpu_blocks` is of one row, not of all
+    null_block: bool = False  # one block of the cache is never used
+    door: Door | None = None
+    beside: Callable[[], Beside] | None = None
+    read_json: Callable[[bytes, float], Page | None] | None = None  # a metrics page that is JSON
+    paths: tuple[str, ...] = ()  # where its metrics are, if not at /metrics
+    owner: str | None = None  # what /v1/models says owns a model
+    processes: tuple[Process, ...] = ()
+    port: int = 8000
+    limit_options: tuple[str, ...] = ()  # of its command line: how many requests may run at once
+    without_metrics: str = ""  # what to do, or know, where it answers and has no metrics
+    silent_on: str = ""  # what it never tells, in words for the help
+
+
+def gauge(
+    signal: str, *metrics: str, fold: Fold = "sum", match: tuple[str, str] | None = None, rank: int = 0
+) -> Iterator[Source]:
+    """A gauge by its names, the best first."""
+    for place, metric in enumerate(metrics):
+        yield Source(signal, metric, Kind.GAUGE, fold, match, rank + place * 10)
+
+
+def counter(
+    signal: str, *metrics: str, match: tuple[str, str] | None = None, rank: int = 0, by: str | None = None
+) -> Iterator[Source]:
+    """A counter by its exposed names; the spelling without `_total` is accepted after them."""
+    for place, metric in enumerate(metrics):
+        yield Source(signal, metric, Kind.COUNTER, "sum", match, rank + place * 10, by)
+        if metric.endswith("_total"):
+            yield Source(signal, metric.removesuffix("_total"), Kind.COUNTER, "sum", match, rank + place * 10 + 5, by)
+
+
+def histogram(signal: str, *metrics: str, match: tuple[str, str] | None = None) -> Iterator[Source]:
+    """A histogram by its names without suffixes, the best first."""
+    for place, metric in enumerate(metrics):
+        for suffix, kind in (("_bucket", Kind.BUCKET), ("_sum", Kind.SUM), ("_count", Kind.COUNT)):
+            yield Source(signal, metric + suffix, kind, "sum", match, place * 10)
+
+
+def queue(reason: str, *metrics: str) -> Iterator[Source]:
+    """A queue of its own beside others: waiting is the sum of all of them."""
+    for metric in metrics:
+        yield Source(f"queue:{reason}", metric, Kind.REASON)
+
+
+def process(pattern: str, verb: str | None = None) -> Process:
+    """A process by a pattern of one of its words."""
+    return Process(re.compile(pattern), verb)

@@ -1,0 +1,36 @@
+"""LMDeploy."""
+
+from __future__ import annotations
+
+from llmtop.engines.registry.entry import Engine, counter, gauge, histogram, process
+
+LMDEPLOY = Engine(
+    "lmdeploy",
+    "LMDeploy",
+    (
+        *gauge("running", "lmdeploy:num_requests_running"),
+        *gauge("waiting", "lmdeploy:num_requests_waiting", "lmdeploy:num_api_requests_waiting"),
+        *gauge("kv_usage", "lmdeploy:gpu_cache_usage_perc", fold="max"),
+        *counter("generation", "lmdeploy:generation_tokens_total"),
+        *counter("prompt", "lmdeploy:prompt_tokens_total"),
+        *counter("cached", "lmdeploy:cached_tokens_total"),
+        *counter("hits", "lmdeploy:cached_tokens_total"),
+        *counter("queries", "lmdeploy:prompt_tokens_total"),
+        *gauge("prefix_rate", "lmdeploy:prefix_cache_hit_rate"),
+        *counter("requests", "lmdeploy:request_success_total", "lmdeploy:num_requests_succeeded"),
+        *counter("finished", "lmdeploy:request_success_total", by="finished_reason"),
+        *counter("drafted", "lmdeploy:spec_decode_num_draft_tokens_total"),
+        *counter("accepted", "lmdeploy:spec_decode_num_accepted_tokens_total"),
+        *histogram("ttft", "lmdeploy:time_to_first_token_seconds"),
+        *histogram("itl", "lmdeploy:iter_token_latency"),
+        *histogram("tpot", "lmdeploy:time_per_output_token_seconds"),
+        *histogram("e2e", "lmdeploy:e2e_request_latency_seconds"),
+        *histogram("queue", "lmdeploy:request_queue_time_seconds"),
+    ),
+    row_labels=("engine",),
+    owner="lmdeploy",
+    processes=(process(r"(^|/)lmdeploy$", "serve"),),
+    port=23333,
+    limit_options=("--max-batch-size",),
+    without_metrics="started with --disable-metrics? older ones need --enable-metrics",
+)

@@ -1,0 +1,103 @@
+"""vLLM: in Python and in Rust, behind Ray, and the production-stack router that speaks with its names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from llmtop.engines.registry.entry import Engine, Kind, Source, counter, gauge, histogram, process
+
+# vLLM's families; a process registers nearly all of them when it starts
+_FAMILIES = (
+    *("generation_tokens", "prompt_tokens", "prompt_tokens_by_source", "prompt_tokens_cached", "request_success"),
+    *("num_preemptions", "prefix_cache_hits", "prefix_cache_queries", "iteration_tokens_total"),
+    *("time_to_first_token_seconds", "inter_token_latency_seconds", "time_per_output_token_seconds"),
+    *("request_time_per_output_token_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds"),
+    *("request_inference_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds"),
+    *("request_prompt_tokens", "request_generation_tokens", "request_max_num_generation_tokens"),
+    *("request_params_n", "request_params_max_tokens", "gpu_prefix_cache_hits", "gpu_prefix_cache_queries"),
+)
+
+
+def _born(*metrics: str) -> Iterator[Source]:
+    """When a process began; the oldest series of a row counts, because some are born with the first request."""
+    for metric in metrics:
+        yield Source("created", f"{metric}_created", Kind.GAUGE, "min")
+
+
+def _each(prefix: str, *names: str) -> tuple[str, ...]:
+    return tuple(prefix + name for name in names)
+
+
+VLLM = Engine(
+    "vllm",
+    "vLLM",
+    (
+        *gauge("running", "vllm:num_requests_running"),
+        *gauge("waiting", "vllm:num_requests_waiting"),
+        Source("waiting", "vllm:num_requests_waiting_by_reason", Kind.REASON, by="reason"),
+        # up to 0.11.0 every API server process exported its own copy of the gauge, all but one at 0
+        *gauge("kv_usage", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", fold="max"),
+        *counter("generation", "vllm:generation_tokens_total"),
+        *counter("prompt", "vllm:prompt_tokens_total"),
+        *counter("computed", "vllm:prompt_tokens_by_source_total", match=("source", "local_compute")),
+        *counter("cached", "vllm:prompt_tokens_by_source_total", match=("source", "local_cache_hit")),
+        *counter("transferred", "vllm:prompt_tokens_by_source_total", match=("source", "external_kv_transfer")),
+        *counter("cached", "vllm:prompt_tokens_cached_total", rank=20),
+        *counter("tier", "vllm:prompt_tokens_cached_by_source_total", by="source"),
+        *counter("preemptions", "vllm:num_preemptions_total"),
+        *counter("requests", "vllm:request_success_total"),
+        *counter("finished", "vllm:request_success_total", by="finished_reason"),
+        *counter("hits", "vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+        *counter("queries", "vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+        *counter("external_hits", "vllm:external_prefix_cache_hits_total"),
+        *counter("external_queries", "vllm:external_prefix_cache_queries_total"),
+        *gauge(
+            "offload_usage",
+            *_each("vllm:", "kv_offload_cpu_cache_usage_perc", "kv_offload_cache_usage_perc"),
+            "vllm:hisparse_host_cache_usage_perc",
+            fold="max",
+        ),
+        *counter("iterations", "vllm:iteration_tokens_total_count"),
+        *counter("diffusion_steps", "vllm:diffusion_num_denoising_steps_total"),
+        *counter("diffusion_tokens", "vllm:diffusion_num_committed_tokens_total"),
+        *counter("drafts", "vllm:spec_decode_num_drafts_total"),
+        *counter("drafted", "vllm:spec_decode_num_draft_tokens_total"),
+        *counter("accepted", "vllm:spec_decode_num_accepted_tokens_total"),
+        *counter("accepted_at", "vllm:spec_decode_num_accepted_tokens_per_pos_total", by="position"),
+        *counter(
+            "transfer_failures", "vllm:nixl_num_failed_transfers_total", "vllm:mooncake_num_failed_transfers_total"
+        ),
+        *_born(*(f"vllm:{family}" for family in _FAMILIES)),
+        *gauge("prefix_rate", "vllm:gpu_prefix_cache_hit_rate"),
+        *histogram("ttft", "vllm:time_to_first_token_seconds"),
+        *histogram("itl", "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+        *histogram("tpot", "vllm:request_time_per_output_token_seconds"),
+        *histogram("e2e", "vllm:e2e_request_latency_seconds"),
+        *histogram("queue", "vllm:request_queue_time_seconds"),
+        Source("sleep", "vllm:engine_sleep_state", Kind.SLEEP, by="sleep_state"),
+        Source("config", "vllm:cache_config_info", Kind.CONFIG),
+        Source("lora", "vllm:lora_requests_info", Kind.LORA),
+        Source("rejections", "vllm:admission_rejections_total", Kind.PAGE),
+        Source("rejections", "vllm:admission_rejections", Kind.PAGE),
+    ),
+    row_labels=("engine",),
+    null_block=True,
+    owner="vllm",
+    processes=(process(r"(^|/)vllm$", "serve"), process(r"vllm\.entrypoints\.(openai\.)?api_server$")),
+    limit_options=("--max-num-seqs",),
+    without_metrics="started with --disable-log-stats?",
+)
+
+ROUTER = Engine(
+    "production-stack-router",
+    "router",
+    (
+        *gauge("running", "vllm:num_requests_running"),
+        *counter("generation", "vllm:output_tokens_total"),
+        *counter("prompt", "vllm:input_tokens_total"),
+        *counter("requests", "vllm:num_incoming_requests_total"),
+        *histogram("e2e", "vllm:request_latency_seconds"),
+    ),
+    row_labels=("server",),
+    silent_on="waiting and KV cache: those of its servers",
+)
