@@ -33,6 +33,7 @@ from llmtop.demo.child import launch
 from llmtop.demo.machine import SimulatedMachine
 from llmtop.ui.app import LlmtopApp
 from llmtop.ui.picture import CELL_X, CELL_Y, MARGIN, picture
+from llmtop.ui.source import Live
 from llmtop.warmup.log_source import follow_file
 
 HERE = Path(__file__).parent
@@ -127,7 +128,7 @@ async def studio(folder: Path, *, log: Path | None = None, **options: Any) -> As
         settings = Settings(targets=(Target(demo.url, max_num_seqs=machine.engine.max_num_seqs),), theme=DARK)
         lines = follow_file(log) if log else None
         app = LlmtopApp(
-            settings, SimulatedMachine(machine, demo.control), startup=lines, startup_url=demo.url if log else None
+            settings, Live(settings, SimulatedMachine(machine, demo.control), lines, demo.url if log else None)
         )
         app.step_s = 1.0
         async with app.run_test(size=(120, 36)) as pilot:

@@ -14,6 +14,7 @@ from llmtop.contract.snapshot import Snapshot
 from llmtop.ui.app import LlmtopApp
 from llmtop.ui.messages import SnapshotReady
 from llmtop.ui.screens.base import ViewScreen
+from llmtop.ui.source import Live
 
 
 @dataclass(slots=True)
@@ -60,7 +61,8 @@ class Session:
 @asynccontextmanager
 async def session(size: tuple[int, int] = (80, 24), **settings: object) -> AsyncIterator[Session]:
     """Run the app without a network and without a poll."""
-    app = LlmtopApp(replace(Settings(), **settings), SilentMachine())  # type: ignore[arg-type]
+    chosen = replace(Settings(), **settings)  # type: ignore[arg-type]
+    app = LlmtopApp(chosen, Live(chosen, SilentMachine()))
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield Session(app, pilot)

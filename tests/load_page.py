@@ -16,6 +16,7 @@ from llmtop.contract.settings import Settings, Target
 from llmtop.demo.child import DemoProcess
 from llmtop.machine.source import MachineSource
 from llmtop.ui.app import LlmtopApp
+from llmtop.ui.source import Live
 
 PATIENCE_S = 40.0
 
@@ -26,7 +27,7 @@ async def watching(
 ) -> AsyncIterator[Session]:
     """The app beside a server, with its first page on the screen and the load page open."""
     settings = Settings(targets=(Target(url, max_num_seqs=32),), interval_s=0.5, procfs=folder, sysfs=folder)
-    app = LlmtopApp(settings, machine or SilentButReady())
+    app = LlmtopApp(settings, Live(settings, machine or SilentButReady()))
     async with app.run_test(size=size) as pilot:
         s = Session(app, pilot)
         await until(s, lambda: app.server is not None and app.server.model is not None, "a server with a model")

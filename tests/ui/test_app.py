@@ -17,6 +17,7 @@ from llmtop.contract.snapshot import Device
 from llmtop.machine.sample import Dip, MachineSample, MemInfo
 from llmtop.ui.app import THEMES, LlmtopApp
 from llmtop.ui.screens.dashboard import DashboardScreen
+from llmtop.ui.source import Live
 from llmtop_widgets.linetable import LineTable
 
 SIZES = [(40, 12), (60, 20), (80, 24), (100, 30), (132, 43), (200, 50), (250, 80), (10, 3), (1, 1)]
@@ -302,7 +303,7 @@ class Gauge:
 
 async def test_a_mark_begins_a_new_low_water_epoch() -> None:
     machine = Gauge(100 * GIB)
-    app = LlmtopApp(replace(Settings(), interval_s=0.2), machine)
+    app = LlmtopApp(settings := replace(Settings(), interval_s=0.2), Live(settings, machine))
     async with app.run_test(size=(132, 43)) as pilot:
         s = Session(app, pilot)
         machine.dips = {"unified": Dip(10 * GIB, time.time())}
@@ -327,7 +328,7 @@ async def until(s: Session, condition: Callable[[], bool], patience_s: float = 1
 
 async def test_faster_and_slower_reach_the_poller() -> None:
     machine = Gauge(GIB)
-    app = LlmtopApp(replace(Settings(), interval_s=60.0), machine)
+    app = LlmtopApp(settings := replace(Settings(), interval_s=60.0), Live(settings, machine))
     async with app.run_test(size=(80, 24)) as pilot:
         s = Session(app, pilot)
         await until(s, lambda: app.latest is not None)
@@ -344,7 +345,7 @@ async def test_a_dead_poller_is_a_crash_and_not_a_silent_screen() -> None:
         def sample(self) -> MachineSample:
             raise ZeroDivisionError("a bug")
 
-    app = LlmtopApp(Settings(), Broken(GIB))
+    app = LlmtopApp(Settings(), Live(Settings(), Broken(GIB)))
     with pytest.raises(ZeroDivisionError):
         async with app.run_test(size=(80, 24)) as pilot:
             await until(Session(app, pilot), lambda: not app.is_running)

@@ -12,7 +12,9 @@ from cranked_app import session
 from fakes.snapshots import BUSY_SERVER, busy, idle
 from fakes.truth import TruthServer
 from llmtop.demo.child import DemoProcess, launch
-from llmtop.load.scenarios import SCENARIOS
+from llmtop.load import scenarios
+from llmtop.load.scenarios import SCENARIOS, Scenario
+from llmtop.ui.load_form import defaults, plan_of, used
 from load_page import asked, fill, phase, shows, until, watching
 
 SPEED = 50.0
@@ -195,3 +197,12 @@ async def test_what_was_asked_is_what_is_started(demo: DemoProcess, tmp_path: Pa
         await until(s, lambda: phase(s) == "finished", "the end")
         assert s.app.load.state is not None
         assert [level["level"] for level in s.app.load.state.done] == ["c=1"]
+
+
+def test_a_scenario_added_to_the_table_alone_has_a_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    added = Scenario("nightly", "Nightly", "what a night brings", SCENARIOS["sweep"].levels)
+    monkeypatch.setattr(scenarios, "SCENARIOS", {**SCENARIOS, "nightly": added})
+    texts = defaults("nightly")
+    assert set(used("nightly")) == set(texts)
+    plan = plan_of("nightly", texts, BUSY_SERVER, seed=1)
+    assert [level.concurrency for level in plan.levels] == [1, 4, 8, 16, 32]

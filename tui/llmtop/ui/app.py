@@ -63,7 +63,7 @@ class LlmtopApp(Session):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Whether an action is there: those of a replay are not."""
-        return action not in REPLAY_ACTIONS and super().check_action(action, parameters)
+        return action not in self.off | REPLAY_ACTIONS and super().check_action(action, parameters)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The command palette, from the table of keys."""

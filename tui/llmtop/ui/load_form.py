@@ -31,7 +31,13 @@ USED: Mapping[str, tuple[str, ...]] = {
     "rate": ("rates", "users", "prompts", "input", "output", "slo"),
     "burst": ("users", "input", "output", "slo"),
 }
+_ALL = tuple(name for name, _, _ in FIELDS)
 _BY_ITSELF = {"output": ("prompts", "output"), "context": ("prompts", "input"), "single": ("output",)}
+
+
+def used(scenario: str) -> tuple[str, ...]:
+    """The fields that a scenario uses; all of them where nothing is said."""
+    return USED.get(scenario, _ALL)
 
 
 class BadField(Exception):
@@ -58,7 +64,7 @@ def plan_of(scenario: str, texts: Mapping[str, str], server: ServerView | None, 
     """The plan that the fields ask for; raises `BadField`."""
     if server is None:
         raise BadField("no server is selected")
-    text = {name: texts[name].strip() if name in USED[scenario] else "" for name in texts}
+    text = {name: texts[name].strip() if name in used(scenario) else "" for name in texts}
     try:
         slo = parse_slo(text["slo"]) if text["slo"] else {}
     except BadLimit as error:

@@ -31,9 +31,10 @@ def run_ui(
     """
     _prepare(settings)
     from llmtop.ui.app import LlmtopApp
+    from llmtop.ui.source import Live
 
     ansi = bool(os.environ.get("NO_COLOR"))
-    return _run(LlmtopApp(settings, machine, ansi=ansi, startup=startup, startup_url=startup_url))
+    return _run(LlmtopApp(settings, Live(settings, machine, startup, startup_url), ansi=ansi))
 
 
 def run_replay(settings: Settings, recording: Recording, at: int, speed: float) -> int:

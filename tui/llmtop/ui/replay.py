@@ -16,19 +16,21 @@ from llmtop.contract.snapshot import Snapshot
 from llmtop.contract.units import duration
 from llmtop.load import recorded
 from llmtop.load.counters import ServerCounters
+from llmtop.load.events import Event as LoadEvent
 from llmtop.load.plan import Plan
-from llmtop.machine.source import MachineSource
 from llmtop.recording.play import Jump, Place, Player
 from llmtop.recording.read import Entry, Recording
 from llmtop.session.history import History
 from llmtop.session.notices import Notices
-from llmtop.ui.fed import FedApp, NoMachine
+from llmtop.session.poller import Sink
+from llmtop.ui.app import LlmtopApp
 from llmtop.ui.keys import LOAD_KEYS, REPLAY_ACTIONS
 from llmtop.ui.load_state import LoadState
 from llmtop.ui.panels.view import Scales, View
 from llmtop.ui.screens.base import ViewScreen
 from llmtop.ui.screens.load import LoadScreen
 from llmtop.ui.screens.warmup import WarmupScreen
+from llmtop.ui.source import ToldStartups
 from llmtop.warmup import recorded as startups
 from llmtop.warmup.recorded import StartupView
 from llmtop_widgets.statusbar import KeyBar, KeyHint
@@ -82,77 +84,93 @@ class PastWarmupScreen(WarmupScreen):
             return OTHERS
 
 
-class ReplayApp(FedApp):
-    """A recording on the screen."""
+class Tape:
+    """A recording as a source of snapshots, with the start-up and the load test of the moment that is shown."""
 
-    SCREENS: ClassVar = {**FedApp.SCREENS, "load": PastLoadScreen, "warmup": PastWarmupScreen}
-
-    def __init__(
-        self, settings: Settings, recording: Recording, *, at: int = 0, speed: float = 1.0, ansi: bool = False
-    ) -> None:
-        self.past = recording
-        self.player = Player(recording, self._arrived, self._jumped, at=at, speed=speed)
+    def __init__(self, recording: Recording, at: int, speed: float) -> None:
+        self.recording = recording
+        self.run: LoadState | None = None
+        self._at, self._speed = at, speed
         self._jumps: deque[Jump] = deque()
-        self._load_events = [event for event in recording.events if event.kind == recorded.KIND]
-        self._load_place = 0  # of the next one
+        self._run_events = [event for event in recording.events if event.kind == recorded.KIND]
+        self._run_place = 0  # of the next one
         self._startups = [event for event in recording.events if event.kind == startups.KIND]
         self._startup_times = list(accumulate((event.time for event in self._startups), max))
         self._startup: tuple[Entry | None, StartupView | None] = (None, None)
-        super().__init__(settings, NoMachine(), ansi=ansi)
 
-    def open_feed(self, machine: MachineSource) -> Player:
-        """Snapshots come from the recording."""
-        del machine
-        return self.player
+    def open(self, sink: Sink) -> tuple[Player, ToldStartups]:
+        """The player, and the start-ups as they were seen."""
 
-    def on_mount(self) -> None:
-        """Say what could not be read."""
-        if self.past.notes:
-            self.call_after_refresh(self.note, "; ".join(self.past.notes))
+        def jumped(jump: Jump) -> None:
+            self._jumps.append(jump)
+            sink(jump.snapshot)
 
-    # data
+        self.player = Player(self.recording, sink, jumped, at=self._at, speed=self._speed)
+        return self.player, ToldStartups(lambda: self._startup[1])
 
-    def _jumped(self, jump: Jump) -> None:
-        """In the player's thread."""
-        self._jumps.append(jump)
-        self._arrived(jump.snapshot)
+    @property
+    def without(self) -> frozenset[str]:
+        """The pages that this recording has nothing for."""
+        empty = (("load", self._run_events), ("warmup", self._startups))
+        return frozenset(page for page, events in empty if not events)
 
-    def _take(self, snapshot: Snapshot) -> None:
-        if self._jumps and self._jumps[0].snapshot is snapshot:
-            jump = self._jumps.popleft()
-            if jump.afresh:
-                self.history, self.scales, self.notices = History(), Scales(), Notices()
-                self.load.state, self._load_place = None, 0
-            for earlier in jump.past:
-                self.history.push(earlier)
-        self._take_load_until(snapshot.time)
-        self._take_startup_of(snapshot.time)
-        super()._take(snapshot)
+    def jump_to(self, snapshot: Snapshot) -> Jump | None:
+        """The jump that led to a snapshot; None when it came in its turn."""
+        return self._jumps.popleft() if self._jumps and self._jumps[0].snapshot is snapshot else None
 
-    def _take_load_until(self, when: float) -> None:
-        """Let the load test be where it was."""
-        while self._load_place < len(self._load_events) and self._load_events[self._load_place].time <= when:
-            item = recorded.from_values(self._load_events[self._load_place].values)
-            self._load_place += 1
-            state = self.load.state
-            if isinstance(item, Plan):
-                self.load.state = LoadState(item)
-            elif isinstance(item, ServerCounters) and state is not None:
-                state.before = item
-            elif item is not None and not isinstance(item, ServerCounters) and state is not None:
-                state.take(item)
+    def rewind(self) -> None:
+        """Forget the load test: the next moment may be before it."""
+        self.run, self._run_place = None, 0
 
-    def _take_startup_of(self, when: float) -> None:
-        """Let the start-up be as it was seen last."""
+    def wind(self, when: float) -> None:
+        """Let the load test and the start-up be as they were seen last before `when` (Unix time)."""
+        while self._run_place < len(self._run_events) and self._run_events[self._run_place].time <= when:
+            self._take(recorded.from_values(self._run_events[self._run_place].values))
+            self._run_place += 1
         place = bisect_right(self._startup_times, when)
         event = self._startups[place - 1] if place else None
         if event is not self._startup[0]:
             self._startup = (event, startups.from_values(event.values) if event is not None else None)
 
-    @property
-    def startup(self) -> StartupView | None:
-        """The start-up as it was seen at this moment."""
-        return self._startup[1]
+    def _take(self, item: Plan | ServerCounters | LoadEvent | None) -> None:
+        if isinstance(item, Plan):
+            self.run = LoadState(item)
+        elif item is None or self.run is None:
+            return
+        elif isinstance(item, ServerCounters):
+            self.run.before = item
+        else:
+            self.run.take(item)
+
+
+class ReplayApp(LlmtopApp):
+    """The past, paused, faster, slower, and anew."""
+
+    SCREENS: ClassVar = {**LlmtopApp.SCREENS, "load": PastLoadScreen, "warmup": PastWarmupScreen}
+
+    def __init__(
+        self, settings: Settings, recording: Recording, *, at: int = 0, speed: float = 1.0, ansi: bool = False
+    ) -> None:
+        tape = Tape(recording, at, speed)
+        super().__init__(settings, tape, ansi=ansi, off=LIVE_ACTIONS | tape.without)
+        self.tape, self.player = tape, tape.player
+
+    def on_mount(self) -> None:
+        """Say what could not be read."""
+        if self.tape.recording.notes:
+            self.call_after_refresh(self.note, "; ".join(self.tape.recording.notes))
+
+    def _take(self, snapshot: Snapshot) -> None:
+        jump = self.tape.jump_to(snapshot)
+        if jump is not None:
+            if jump.afresh:
+                self.history, self.scales, self.notices = History(), Scales(), Notices()
+                self.tape.rewind()
+            for earlier in jump.past:
+                self.history.push(earlier)
+        self.tape.wind(snapshot.time)
+        self.load.state = self.tape.run
+        super()._take(snapshot)
 
     def _view(self) -> View:
         place = self.player.place
@@ -168,10 +186,8 @@ class ReplayApp(FedApp):
     # keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What steers the playing is there, what acts on a server or a machine is not."""
-        if (action == "load" and not self._load_events) or (action == "warmup" and not self._startups):
-            return False
-        return action in REPLAY_ACTIONS or (action not in LIVE_ACTIONS and super().check_action(action, parameters))
+        """What steers the playing is there too."""
+        return action in REPLAY_ACTIONS or super().check_action(action, parameters)
 
     def action_pause(self) -> None:
         """Stop playing, or go on."""

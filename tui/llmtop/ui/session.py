@@ -6,6 +6,7 @@ import asyncio
 import gc
 import signal
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -14,21 +15,17 @@ from textual.timer import Timer
 
 from llmtop.contract.settings import Settings
 from llmtop.contract.snapshot import ServerView, Snapshot
-from llmtop.machine.source import MachineSource
-from llmtop.machine.tee import MachineTee
 from llmtop.session.history import STEPS_S, History
 from llmtop.session.notices import Notices, sweet_spot
-from llmtop.session.poller import Feed, Poller
 from llmtop.ui.messages import LoadNews, SnapshotReady
 from llmtop.ui.panels.view import Scales, View
 from llmtop.ui.screens.base import ViewScreen
 from llmtop.ui.screens.dashboard import DashboardScreen
+from llmtop.ui.source import Source
 from llmtop.ui.terminal.driver import RepaintingApp
-from llmtop.warmup.control import WarmupControl
 
 if TYPE_CHECKING:
     from llmtop.ui.load_state import LoadControl
-    from llmtop.warmup.log_source import LineSource
     from llmtop.warmup.recorded import StartupView
 
 NOTE_S = 4.0
@@ -42,20 +39,19 @@ class Session(RepaintingApp[None]):
     def __init__(
         self,
         settings: Settings,
-        machine: MachineSource,
+        source: Source,
         *,
         ansi: bool = False,
-        startup: LineSource | None = None,
-        startup_url: str | None = None,
+        off: frozenset[str] = frozenset(),
     ) -> None:
+        """`off`: actions that are not for whoever sits here."""
         super().__init__(ansi_color=ansi)
         self.animation_level = "none"
         self.settings = settings
         self.inbox: deque[Snapshot] = deque()
-        tee = MachineTee(machine)
-        self.poller = self.open_feed(tee.branch())
+        self.off = off
+        self.poller, self.warmup = source.open(self._arrived)
         self.poller.on_error = self._knock
-        self.warmup = WarmupControl(tee, self.poller, startup, startup_url)
         self._load_control: LoadControl | None = None
         self.history = History()
         self.scales = Scales()
@@ -68,10 +64,6 @@ class Session(RepaintingApp[None]):
         self._note_timer: Timer | None = None
         self.notices = Notices()
         self.moment: str | None = None  # what the stage announces
-
-    def open_feed(self, machine: MachineSource) -> Feed:
-        """What the snapshots come from."""
-        return Poller(self.settings, machine, self._arrived)
 
     # the terminal
 
@@ -145,6 +137,13 @@ class Session(RepaintingApp[None]):
         if not self.paused and not (self.page == "load" and self.load.running):
             self.show_view()
 
+    def know(self, past: Iterable[Snapshot]) -> None:
+        """Remember snapshots from before the screen was there: known, and no news."""
+        for snapshot in past:
+            self.latest = snapshot
+            self.history.push(snapshot)
+            self.notices.push(snapshot)
+
     def _take(self, snapshot: Snapshot) -> None:
         """Remember a snapshot."""
         self.latest = snapshot
@@ -164,15 +163,11 @@ class Session(RepaintingApp[None]):
 
     def _notice_startup(self) -> None:
         """A start-up opens the warm-up page by itself, once, unless another page is being read."""
-        if self.startup_begins() and isinstance(self.screen, DashboardScreen):
+        if not self.warmup.notice(self.server):
+            return
+        self._warmup_pace.resume()
+        if isinstance(self.screen, DashboardScreen):
             self.call_later(self.run_action, "warmup")
-
-    def startup_begins(self) -> bool:
-        """Whether the selected server has just begun to start up, which is watched from now on."""
-        begins = self.warmup.notice(self.server)
-        if begins:
-            self._warmup_pace.resume()
-        return begins
 
     def _step_warmup(self) -> None:
         if not self.warmup.active:

@@ -30,7 +30,7 @@ class Link:
         self.past: list[Snapshot] = []
         self.startup: StartupView | None = None
         self._sink: Sink = lambda _: None
-        self._ended: Callable[[], object] = lambda: None
+        self.on_end: Callable[[], object] = lambda: None  # called in a thread when there will be no more
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(PATIENCE_S)
         self._socket.connect(path)
@@ -40,9 +40,9 @@ class Link:
             self._hear(said, self.past.append)
         self._socket.settimeout(None)
 
-    def connect(self, sink: Sink, ended: Callable[[], object]) -> None:
-        """Where snapshots go, and what to do when there will be no more; both are called in a thread."""
-        self._sink, self._ended = sink, ended
+    def connect(self, sink: Sink) -> None:
+        """Where snapshots go; called in a thread."""
+        self._sink = sink
 
     def start(self) -> None:
         """Begin to hand out snapshots."""
@@ -51,7 +51,7 @@ class Link:
     def stop(self, timeout_s: float = 0.5) -> None:
         """End; waits for nothing."""
         del timeout_s
-        self._ended = lambda: None
+        self.on_end = lambda: None
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -63,7 +63,7 @@ class Link:
                 self._hear(json.loads(line), self._sink)
         except (OSError, ValueError):
             pass
-        self._ended()
+        self.on_end()
 
     def _hear(self, said: Mapping[str, Any], sink: Sink) -> None:
         if "startup" in said:

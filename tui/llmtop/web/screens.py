@@ -9,54 +9,42 @@ from typing import Any
 from textual.messages import ExitApp
 
 from llmtop.contract.settings import Settings
-from llmtop.machine.source import MachineSource
-from llmtop.ui.fed import FedApp, NoMachine
-from llmtop.warmup.recorded import StartupView
+from llmtop.session.poller import Sink
+from llmtop.ui.app import LlmtopApp
+from llmtop.ui.source import ToldStartups
 from llmtop.web.link import Link
 from llmtop_widgets import glyphs
 
 OPERATOR_ACTIONS = frozenset(("record", "save_screen", "faster", "slower"))
 
 
-class WebApp(FedApp):
-    """What is shown in one tab."""
+class TabSource:
+    """What the hub of the web server tells a tab."""
 
-    def __init__(self, settings: Settings, link: Link, *, loads: bool) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
-        self._off = OPERATOR_ACTIONS | (frozenset() if loads else {"load"})
-        super().__init__(settings, NoMachine())
-        link.connect(self._arrived, self._ended)
-        for snapshot in link.past:
-            self.latest = snapshot
-            self.history.push(snapshot)
-            self.notices.push(snapshot)  # known, and no news
 
-    def open_feed(self, machine: MachineSource) -> Link:
-        """Snapshots come from the poller of the web server."""
-        del machine
-        return self._link
+    def open(self, sink: Sink) -> tuple[Link, ToldStartups]:
+        """The link as a feed; start-ups as the web server sees them."""
+        self._link.connect(sink)
+        return self._link, ToldStartups(lambda: self._link.startup)
 
-    def _ended(self) -> None:
-        """In the link's thread: the web server is gone."""
-        self.post_message(ExitApp())
 
-    @property
-    def startup(self) -> StartupView | None:
-        """What the web server sees of a start-up."""
-        return self._link.startup
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What writes files, starts something or sets the pace is for whoever runs the web server."""
-        return action not in self._off and super().check_action(action, parameters)
+def app_of(link: Link) -> LlmtopApp:
+    """The app of one tab; what writes files, starts something or sets the pace is for who runs the web server."""
+    off = OPERATOR_ACTIONS if link.hello["loads"] else OPERATOR_ACTIONS | {"load"}
+    app = LlmtopApp(settings_of(link.hello), TabSource(link), off=off)
+    link.on_end = lambda: app.post_message(ExitApp())
+    app.know(link.past)
+    return app
 
 
 def run_tab(link: Link) -> int:
     """Run the screens of one tab until it is closed; the exit code."""
-    hello = link.hello
-    if hello["ascii"]:
+    if link.hello["ascii"]:
         glyphs.use(glyphs.ASCII)
-    app = WebApp(settings_of(hello), link, loads=bool(hello["loads"]))
-    app.run(mouse=bool(hello["mouse"]))
+    app = app_of(link)
+    app.run(mouse=bool(link.hello["mouse"]))
     return app.return_code or 0
 
 

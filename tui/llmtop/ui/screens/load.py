@@ -23,7 +23,7 @@ from llmtop.load.plan import Plan
 from llmtop.load.runner import RunOptions
 from llmtop.load.scenarios import SCENARIOS, bench_commands
 from llmtop.ui.keys import LOAD_KEYS, bindings
-from llmtop.ui.load_form import FIELDS, NAMES, USED, BadField, defaults, estimate, plan_of
+from llmtop.ui.load_form import FIELDS, NAMES, BadField, defaults, estimate, plan_of, used
 from llmtop.ui.load_state import LoadControl
 from llmtop.ui.panels.load import plan_lines, running_page
 from llmtop.ui.panels.load_answer import comparison_page, result_page
@@ -129,7 +129,7 @@ class LoadScreen(ViewScreen):
     def _show_fields(self) -> None:
         """The fields that the scenario uses."""
         for name, _, _ in FIELDS:
-            self.query_one(f"#row-{name}").set_class(name not in USED[self.scenario], "hidden")
+            self.query_one(f"#row-{name}").set_class(name not in used(self.scenario), "hidden")
 
     def _phase(self) -> None:
         """Show the form, the question, or the run."""
@@ -143,7 +143,7 @@ class LoadScreen(ViewScreen):
             field.focus()
         elif self._planning and asked is None:
             if self.focused is None:
-                self._field(USED[self.scenario][0]).focus()
+                self._field(used(self.scenario)[0]).focus()
         else:
             self.set_focus(None)
         if self.view is not None:

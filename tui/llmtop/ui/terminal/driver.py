@@ -1,8 +1,6 @@
 """A Textual driver that sends only changed cells, and the application base that keeps it truthful.
 
-Everything that depends on Textual's drivers is here; take this module and `celldiff` away (or set `LLMTOP_DIFF=0`)
-and the program runs on the stock driver.  `LLMTOP_SHIFT=0` avoids the sequences that delete and insert
-characters, for terminals that lack them.
+Everything that depends on Textual's drivers is here, by the contract in this package's docstring.
 """
 
 from __future__ import annotations
