@@ -17,7 +17,7 @@ from llmtop.load.exchange import Exchange, Meter
 from llmtop.load.plan import ROUTES, Level, Plan
 from llmtop.load.prompts import Profile, Prompts
 from llmtop.load.records import RequestRecord
-from llmtop.load.transport import Connection, Connector
+from llmtop.net.connection import Connection, Connector
 
 _PREPARED_BYTES = 64 << 20  # bodies made before the start; beyond, each is made before it is sent
 _OPEN_LOOP_READY = 64  # connections opened ahead of an open loop

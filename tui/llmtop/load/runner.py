@@ -13,7 +13,6 @@ import os
 import tempfile
 import threading
 import time
-from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -33,8 +32,8 @@ from llmtop.load.plan import Plan
 from llmtop.load.prompts import Profile
 from llmtop.load.scenarios import SCENARIOS, fit
 from llmtop.load.summary import LevelRaw, detailed_arrays, level_result
-from llmtop.load.transport import Connector, Origin
 from llmtop.load.verdict import failure, judge, single_user
+from llmtop.net.connection import Connector, Origin
 
 GAIN = 1.05
 _WORDS = 400
@@ -60,11 +59,8 @@ class RunOptions:
     @classmethod
     def of_target(cls, target: Target, **more: Any) -> RunOptions:
         """The options that follow from a configured server: its key or login, and its certificate."""
-        authorization = f"Bearer {target.key}" if target.key else None
-        if authorization is None and target.login is not None:
-            authorization = "Basic " + b64encode(":".join(target.login).encode()).decode()
         values = {"ca": target.ca, "insecure": target.insecure, "max_num_seqs": target.max_num_seqs} | more
-        return cls(authorization=authorization, **values)
+        return cls(authorization=target.authorization, **values)
 
     @property
     def headers(self) -> dict[str, str]:

@@ -25,8 +25,8 @@ from llmtop.load.plan import Plan
 from llmtop.load.probe import PreflightError, Probe
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
-from llmtop.load.transport import Connector, Origin
 from llmtop.load.vitals import VitalsMeter, die_with_parent
+from llmtop.net.connection import Connector, Origin
 
 SNAP_S = 0.25
 _LINE_LIMIT = 16 << 20

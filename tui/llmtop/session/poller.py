@@ -115,7 +115,8 @@ class Poller:
 
     def target(self, url: str) -> Target:
         """The server watched under a URL, with its key; a bare target for one that is not watched."""
-        return next((watch.target for watch in self._watches if watch.target.url == url), Target(url))
+        known = (*(watch.target for watch in self._watches), *self._settings.targets)
+        return next((target for target in known if target.url == url), Target(url))
 
     def set_interval(self, seconds: float) -> None:
         """Poll every `seconds` from now on."""

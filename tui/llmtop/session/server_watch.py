@@ -23,7 +23,7 @@ class ServerWatch:
     """Polls one server at its own pace; at most one poll is in flight."""
 
     def __init__(self, target: Target, settings: Settings) -> None:
-        from llmtop.engines.server import ServerSource  # here: httpx is imported after the first frame
+        from llmtop.engines.server import ServerSource  # here: the first frame does not wait for it
 
         self.target = target
         self._procfs = settings.procfs

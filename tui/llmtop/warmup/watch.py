@@ -9,7 +9,7 @@ from pathlib import Path
 
 from llmtop.contract.snapshot import Pool
 from llmtop.machine.headroom import pool_key
-from llmtop.net.health import HealthProbe
+from llmtop.net.client import HealthProbe
 from llmtop.warmup.log_source import LineSource
 from llmtop.warmup.memory import MemoryLog
 from llmtop.warmup.report import Report, make_report
