@@ -24,10 +24,10 @@ from llmtop.recording.write import Recorder
 from llmtop.ui.keys import REPLAY_KEYS
 from llmtop.ui.replay import ReplayApp
 from llmtop.warmup import recorded as startups
+from llmtop.warmup.evidence import evidence
 from llmtop.warmup.recorded import StartupView
 from llmtop.warmup.report import make_report
-from llmtop.warmup.startup import read_log
-from llmtop.warmup.startup_evidence import evidence
+from llmtop.warmup.tracker import read_log
 from llmtop_widgets.statusbar import KeyBar
 
 URL = BUSY_SERVER.url

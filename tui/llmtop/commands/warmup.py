@@ -18,6 +18,7 @@ from llmtop.contract.settings import Settings, parse_target
 from llmtop.machine.live import LiveMachine
 from llmtop.warmup import factory
 from llmtop.warmup.check import Command, make_plan, read_command
+from llmtop.warmup.evidence import evidence
 from llmtop.warmup.launch import Launch
 from llmtop.warmup.log_source import (
     LineSource,
@@ -31,8 +32,8 @@ from llmtop.warmup.log_source import (
 from llmtop.warmup.preflight import preflight
 from llmtop.warmup.report import Report, compare, load, make_report, to_json, to_line, to_markdown
 from llmtop.warmup.show import PlainView
-from llmtop.warmup.startup import Startup, Tracker
-from llmtop.warmup.startup_evidence import evidence
+from llmtop.warmup.startup import Startup
+from llmtop.warmup.tracker import Tracker
 from llmtop.warmup.watch import Watch
 
 _STEP_S = 0.1

@@ -100,7 +100,9 @@ class WarmupControl:
         from llmtop.warmup.report import WORDS
 
         startup = self.seen.report.startup if self.seen is not None and self.active else None
-        return f"start-up: {WORDS[startup.phase]}" if startup is not None and startup.state == "starting" else None
+        if startup is None or startup.state != "starting":
+            return None
+        return f"start-up: {startup.waits or (WORDS[startup.phase] if startup.phase else 'phase unknown')}"
 
     def end(self) -> None:
         """Stop watching; what was seen last stays."""
@@ -110,5 +112,5 @@ class WarmupControl:
             self._tee.set_fast_hz(CALM_HZ)
 
 
-def _stage(view: StartupView) -> tuple[str, str, bool]:
+def _stage(view: StartupView) -> tuple[str, str | None, bool]:
     return view.report.startup.state, view.report.startup.phase, view.active
