@@ -110,6 +110,9 @@ def _network(parser: argparse.ArgumentParser) -> None:
     net.add_argument("--api-key-env", metavar="NAME", help="environment variable with the server's API key")
     net.add_argument("--ca", type=Path, metavar="FILE", help="certificate authority to trust for https")
     net.add_argument("--insecure", action="store_true", help="do not check certificates")
+    net.add_argument(
+        "--this-machine", action="store_true", help="show the memory and GPUs here beside servers that run elsewhere"
+    )
     net.add_argument("--allow-remote-load", action="store_true", help="let the load button load public hosts")
 
 
@@ -144,7 +147,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     )
     base = base_settings(args, config)
     check_certificates(targets)
-    base = replace(base, allow_remote_load=args.allow_remote_load)
+    base = replace(base, allow_remote_load=args.allow_remote_load, this_machine=args.this_machine)
     return replace(base, targets=targets) if targets else _found_here(base, args)
 
 

@@ -71,6 +71,7 @@ class Settings:
     record_raw: bool = False
     prometheus_file: Path | None = None
     allow_remote_load: bool = False
+    this_machine: bool = False  # shown also where no watched server runs on it
     found: bool = False  # the targets were found on this host, not named
     startup: bool = False  # the start-up of the first target is watched from the first moment on
     reserve_gib: float | None = None  # what must stay free after a start-up

@@ -211,9 +211,10 @@ class Session(RepaintingApp[None]):
         return next((server for server in servers if server.url == self.selected), servers[0] if servers else None)
 
     def _view(self) -> View:
+        server = self.server
         return View(
-            self.latest,
-            self.server,
+            self.latest and self.latest.beside(server),
+            server,
             self.history,
             max(self.step_s, next(step for step in STEPS_S if step >= self.interval_s)),
             self.scales,
