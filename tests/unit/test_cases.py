@@ -96,13 +96,13 @@ def test_in_the_first_bucket_only_its_bound_and_the_mean_are_known(
     name: str, latency: str, edge_s: float, mean_ms: float
 ) -> None:
     figures = getattr(fed(name, 0, 10).view().latency, latency)
-    assert figures.p50 == Quantile(edge_s, "<")
+    assert figures.p50 == Quantile(edge_s, "<", low_s=0.0, high_s=edge_s)
     assert figures.mean_s * 1000 == pytest.approx(mean_ms, abs=0.005)
     assert mean_ms == expected(name)["mean_ms"]
 
 
 def test_latency_in_the_first_of_all_buckets() -> None:
-    assert fed("12-ttft-all-zero", 0, 10).view().latency.ttft.p50 == Quantile(0.001, "<")
+    assert fed("12-ttft-all-zero", 0, 10).view().latency.ttft.p50 == Quantile(0.001, "<", low_s=0.0, high_s=0.001)
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_ttft_over_the_window_of_a_real_load(phase: str, p50_ms: float, mean_ms:
 
 def test_queueing_time_of_a_real_load_without_a_queue_is_below_its_first_bound() -> None:
     queue = _fed_phase(list(captured("0.32.0")), "c16").view().latency.queue
-    assert queue.p50 == Quantile(0.3, "<")
+    assert queue.p50 == Quantile(0.3, "<", low_s=0.0, high_s=0.3)
     assert queue.mean_s == pytest.approx(0.00072, abs=5e-6)
 
 

@@ -26,12 +26,12 @@ def test_linear_inside_a_bucket() -> None:
     found = quantile(0.5, histogram(0.3, 0.3, 0.4, 0.4))
     assert found is not None
     assert found.value_s == pytest.approx(0.35)
-    assert found.bound == "="
+    assert (found.bound, found.low_s, found.high_s) == ("=", 0.2, 0.5)
 
 
 def test_edges_say_what_is_known() -> None:
-    assert quantile(0.5, histogram(0.001, 0.002)) == Quantile(0.1, "<")
-    assert quantile(0.5, histogram(7.0, 900.0)) == Quantile(5.0, ">")
+    assert quantile(0.5, histogram(0.001, 0.002)) == Quantile(0.1, "<", low_s=0.0, high_s=0.1)
+    assert quantile(0.5, histogram(7.0, 900.0)) == Quantile(5.0, ">", low_s=5.0)
     assert quantile(0.5, histogram()) is None
     assert quantile(0.5, Histogram((INF,), (4.0,), 1.0, 4.0)) is None
 
@@ -46,9 +46,9 @@ def test_a_quantile_lies_in_the_bucket_of_the_true_one() -> None:
         found = quantile(q, histogram(*samples))
         assert found is not None
         if place == 0:
-            assert found == Quantile(0.1, "<")
+            assert found == Quantile(0.1, "<", low_s=0.0, high_s=0.1)
         elif place == len(BOUNDS) - 1:
-            assert found == Quantile(5.0, ">")
+            assert found == Quantile(5.0, ">", low_s=5.0)
         else:
             assert found.bound == "="
             assert BOUNDS[place - 1] <= found.value_s <= BOUNDS[place]

@@ -42,9 +42,10 @@ def run(argv: list[str], show: Show | None = None) -> int:
             target = Target(demo.url, max_num_seqs=model.engine.max_num_seqs)
             return watch(
                 args,
-                replace(settings, targets=(target,), startup=lines is not None),
+                replace(settings, targets=(target,)),
                 SimulatedMachine(model, demo.control, args.speed),
                 lines,
+                demo.url if lines else None,
                 show,
             )
     except (RuntimeError, profile.ProfileError) as error:

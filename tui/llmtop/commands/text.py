@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from llmtop.contract.snapshot import Device, Latency, Pool, Quantile, ServerView, Snapshot
-from llmtop.contract.units import UNKNOWN, bytes_text, count, duration, gib, percent, rate, seconds
+from llmtop.contract.units import UNKNOWN, bytes_text, count, duration, gib, hit_text, percent, rate, seconds
 from llmtop.engines.registry import engine_text
 
 
@@ -14,10 +14,8 @@ def table(snapshot: Snapshot) -> str:
     """Everything a person wants to know at once, as lines."""
     parts = [_server(server) for server in snapshot.servers] or [["no model server found on this host"]]
     parts += [[f"{snapshot.simulation}: no real server, no real machine"]] if snapshot.simulation else []
-    where = [f"  {snapshot.nodes[0].name}, this machine:"] if len(snapshot.nodes) > 1 and snapshot.pools else []
-    parts.append([*where, *(_pool(pool) for pool in snapshot.pools)])
+    parts.append([_pool(pool) for pool in snapshot.pools])
     parts.append([_device(device) for device in snapshot.devices])
-    parts.append([f"  memory      {UNKNOWN}  {node.reason}" for node in snapshot.nodes if node.state != "ok"])
     parts.append([_finding(f.level, f.text, f.evidence, f.advice) for f in snapshot.findings])
     return "\n\n".join("\n".join(part) for part in parts if part)
 
@@ -40,11 +38,12 @@ def _server_lines(server: ServerView) -> Iterator[str]:
         f"{count(server.max_model_len)}"
     )
     reasons = ", ".join(f"{name} {number}" for name, number in server.waiting_by_reason.items() if number)
+    hit = hit_text(server.prefix_hit_rate, server.external_prefix_hit_rate)
     running = f"running {count(server.running)} of {count(server.max_num_seqs)}"
     yield (
         f"  queue       {running}  waiting {count(server.waiting)}"
         + (f" ({reasons})" if reasons else "")
-        + f"  preempted {count(server.preemptions_total)}  prefix hit {percent(server.prefix_hit_rate, 0)}"
+        + f"  preempted {count(server.preemptions_total)}  prefix hit {hit}"
     )
     rates = server.rates
     yield (
@@ -52,6 +51,12 @@ def _server_lines(server: ServerView) -> Iterator[str]:
         f"  (computed {rate(rates.prompt_computed_tok_s)}, cached {rate(rates.prompt_cached_tok_s)})"
         f"  over {seconds(rates.window_s)}"
     )
+    yield from _speculation(server)
+    failing = {"4xx": rates.http_4xx_s, "5xx": rates.http_5xx_s, "failed": rates.errors_s}
+    if any(failing.values()):
+        yield "  errors      " + "  ".join(
+            f"{name} {value:.1f}/s" for name, value in failing.items() if value is not None
+        )
     if server.joules_per_token is not None:
         yield f"  energy      {server.joules_per_token:.2f} J/token ({server.joules_scope})"
     yield from _latencies(server)
@@ -59,6 +64,17 @@ def _server_lines(server: ServerView) -> Iterator[str]:
         yield f"  limited by  {server.limited_by}  ({server.limited_by_evidence})"
     if server.lora:
         yield f"  LoRA        {', '.join(server.lora)}"
+
+
+def _speculation(server: ServerView) -> Iterator[str]:
+    if server.spec_acceptance_rate is None and server.spec_accepted_length is None:
+        return
+    length = UNKNOWN if server.spec_accepted_length is None else f"{server.spec_accepted_length:.2f}"
+    places = ", ".join(percent(share, 0) for share in server.spec_accepted_by_position)
+    yield (
+        f"  speculation accepted {percent(server.spec_acceptance_rate, 0)}  {length} tokens per draft"
+        + (f"  by position {places}" if places else "")
+    )
 
 
 def _latencies(server: ServerView) -> Iterator[str]:
@@ -83,11 +99,8 @@ def _figures(row: Latency) -> str:
 
 
 def quantile_text(value: Quantile | None) -> str:
-    """A quantile with its bound and, when it rests on too few observations, a tilde."""
-    if value is None:
-        return UNKNOWN
-    mark = "" if value.bound == "=" else value.bound
-    return f"{'~' if value.weak else ''}{mark}{seconds(value.value_s)}"
+    """A quantile with what marks it."""
+    return UNKNOWN if value is None else value.mark + seconds(value.value_s)
 
 
 def _pool(pool: Pool) -> str:
@@ -126,18 +139,13 @@ def _finding(level: str, text: str, evidence: str | None, advice: str | None) ->
 def line(snapshot: Snapshot) -> str:
     """One line per server: time, state, KV, headroom, queue, throughput, P95 TTFT."""
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.time))
+    pool = snapshot.pools[0] if snapshot.pools else None
+    memory = (
+        f"headroom {gib(pool.headroom_bytes)} GiB {(pool.state or UNKNOWN).upper()}" if pool else f"headroom {UNKNOWN}"
+    )
     if not snapshot.servers:
-        return f"{clock}  no model server found  {_memory(snapshot, None)}"
-    return "\n".join(f"{clock}  {_server_line(s)}  {_memory(snapshot, s)}" for s in snapshot.servers)
-
-
-def _memory(snapshot: Snapshot, server: ServerView | None) -> str:
-    """The first pool of the machine that a server runs on, or of one that was asked for, which is then named."""
-    pool = next(iter(snapshot.beside(server).pools), None)
-    if pool is None:
-        return f"headroom {UNKNOWN}"
-    where = f"{pool.node} " if server is not None and pool.node != server.node else ""
-    return f"{where}headroom {gib(pool.headroom_bytes)} GiB {(pool.state or UNKNOWN).upper()}"
+        return f"{clock}  no model server found  {memory}"
+    return "\n".join(f"{clock}  {_server_line(server)}  {memory}" for server in snapshot.servers)
 
 
 def _server_line(server: ServerView) -> str:

@@ -7,7 +7,7 @@ Bytes are bytes, fractions are 0..1, times are Unix seconds, durations are secon
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
@@ -47,6 +47,13 @@ class Quantile:
     weak: bool = False  # too few observations for this quantile
     low_s: float | None = None  # the edges of the bucket it lies in; no `high_s` in the last one
     high_s: float | None = None
+
+    @property
+    def mark(self) -> str:
+        """What stands before its value: too few observations, an edge that is all that is known, a wide bucket."""
+        wide = self.low_s is not None and self.high_s is not None and self.high_s - self.low_s > 0.1 * self.value_s
+        bound = self.bound if self.bound != "=" else "≈" if wide and not self.weak else ""
+        return ("~" if self.weak else "") + bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,8 @@ class EngineRow:
     generation_tok_s: float | None = None
     preemptions_total: int | None = None
     max_num_seqs: int | None = None
+    waiting_by_reason: Mapping[str, int] = field(default_factory=dict)
+    role: str | None = None  # "prefill" or "decode" where the two are done by different engines
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +148,11 @@ class ServerView:
     spec_acceptance_rate: float | None = None  # accepted of the drafted tokens
     finished_by_reason: Mapping[str, float] = field(default_factory=dict)  # requests per second, over rates.window_s
     spec_accepted_length: float | None = None  # tokens a draft gave on average, the target's own included
+    spec_accepted_by_position: tuple[float, ...] = ()  # of the drafts: how many had it accepted
+    offload_usage: float | None = None  # of the cache outside the GPU, 0..1
+    pool_usage: Mapping[str, float] = field(default_factory=dict)  # of a cache of several pools, 0..1 each
+    kv_transfer_failures_total: int | None = None
+    servers_in_turn: int | None = None  # how many answer behind this one address; None for one
     joules_per_token: float | None = None
     joules_scope: Literal["gpu", "module"] | None = None
     latency: LatencySet = LatencySet()
@@ -230,9 +244,8 @@ class Node:
     name: str
     local: bool = True  # llmtop runs there
     simulated: bool = False
-    state: Literal["ok", "stale", "down", "unknown"] = "ok"
+    state: Literal["ok", "stale", "down"] = "ok"
     reason: str | None = None  # why it is not ok
-    asked: bool = False  # shown though no watched server runs there
     age_s: float | None = None
     host: Host | None = None
 
@@ -321,8 +334,6 @@ class Snapshot:
     sources: tuple[SourceStatus, ...] = ()
     marks: tuple[Mark, ...] = ()
     simulated: bool = False
-    nodes: tuple[Node, ...] = ()  # `host` is that of the first
-    events: tuple[Event, ...] = ()
 
     @property
     def simulation(self) -> str | None:
@@ -330,19 +341,5 @@ class Snapshot:
         speed = self.host.simulated_speed
         return None if not self.simulated else "simulated" if speed in (None, 1) else f"simulated x{speed:g}"
 
-    def node_of(self, server: ServerView | None) -> Node | None:
-        """The machine a server runs on; None where that was not recorded."""
-        return next((node for node in self.nodes if server is not None and node.name == server.node), None)
-
-    def beside(self, server: ServerView | None) -> Snapshot:
-        """Only what may stand beside a server: memory and devices of its own machine, or of one that was asked for."""
-        own = self.node_of(server)
-        if own is None:
-            return self
-        names = {own.name, *(node.name for node in self.nodes if node.asked)}
-        return replace(
-            self,
-            devices=tuple(device for device in self.devices if device.node in names),
-            pools=tuple(pool for pool in self.pools if pool.node in names),
-            host=self.host if self.host.node in names else Host(),
-        )
+    nodes: tuple[Node, ...] = ()  # `host` is that of the first
+    events: tuple[Event, ...] = ()

@@ -82,3 +82,10 @@ def duration(value: float | None) -> str:
         if whole >= size:
             return f"{whole // size}{unit}{whole % size // small:02d}{small_unit}"
     return f"{whole}s"
+
+
+def hit_text(local: float | None, external: float | None) -> str:
+    """How much of the prompts a cache had; beside another cache the own one is called local."""
+    if external is None:
+        return percent(local, 0)
+    return f"{percent(local, 0)} local, {percent(external, 0)} external"

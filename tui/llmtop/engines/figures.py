@@ -49,10 +49,24 @@ def whole(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-def prefix_rate(rows: Rows) -> float | None:
-    """What the only engine says of its prefix cache; of several there is no right mean."""
-    value = rows[0].gauges.get("prefix_rate") if len(rows) == 1 else None
-    return value if value is not None and 0.0 <= value <= 1.0 else None
+def by_reason(rows: Rows) -> dict[str, int]:
+    """Who waits, by reason, over all rows."""
+    reasons: dict[str, int] = {}
+    for row in rows:
+        for reason, number in row.waiting_by_reason.items():
+            reasons[reason] = reasons.get(reason, 0) + number
+    return reasons
+
+
+def largest(rows: Rows, name: str) -> float | None:
+    """The largest of a fraction over the rows that know it."""
+    return max((v for row in rows if (v := row.gauges.get(name)) is not None and 0.0 <= v <= 1.01), default=None)
+
+
+def pools(rows: Rows) -> dict[str, float]:
+    """How full each pool of a cache is that has several; of several engines the fullest of each."""
+    names = sorted({name for row in rows for name in row.gauges if name.startswith("pool:")})
+    return {name.partition(":")[2]: value for name in names if (value := largest(rows, name)) is not None}
 
 
 def model_name(page: Page) -> str | None:

@@ -48,7 +48,7 @@ def capacities(rows: Sequence[RowSample]) -> dict[RowKey, tuple[int | None, bool
     `kv_cache_size_tokens` is exact and per engine (vLLM 0.24+); before, blocks x block size, where
     `num_gpu_blocks` is the sum over the data-parallel engines, repeated in every row.
     """
-    configs = max(1, len({row.key[1] for row in rows if row.config is not None}))
+    configs = _configured(rows)
     result: dict[RowKey, tuple[int | None, bool]] = {}
     for row in rows:
         config, gauge = row.config, row.gauges.get("kv_capacity")
@@ -83,7 +83,8 @@ def summary(rows: Sequence[RowSample], windows: Mapping[RowKey, RowWindow], max_
         return KvSummary(None, None, total, approx, max_model_len=length, gpu_memory_utilization=utilization)
     share, row = max(known, key=lambda item: item[0])
     capacity, approx = sizes[row.key]
-    used = None if capacity is None else round(share * capacity)
+    usable = None if capacity is None else _usable(rows, row, capacity)
+    used = None if usable is None else _used(row, share, usable)
     growth = _growth(windows[row.key], capacity)
     free = None if capacity is None or used is None else capacity - used
     return KvSummary(
@@ -98,6 +99,30 @@ def summary(rows: Sequence[RowSample], windows: Mapping[RowKey, RowWindow], max_
         length,
         utilization,
     )
+
+
+def _usable(rows: Sequence[RowSample], row: RowSample, capacity: int) -> int:
+    """The tokens that a cache can really hold: vLLM never uses its first block."""
+    config = row.config
+    if config is None or not config.null_block or not config.num_gpu_blocks:
+        return capacity
+    blocks = config.num_gpu_blocks // (_configured(rows) if config.summed else 1)
+    return round(capacity * (blocks - 1) / blocks) if blocks > 1 else capacity
+
+
+def _used(row: RowSample, share: float, usable: int) -> int | None:
+    """The tokens in use: as said, else of the share; None where the share is of a pool that is not counted in them."""
+    said = row.gauges.get("kv_used_tokens")
+    if said is not None and abs(said - share * usable) <= 0.02 * usable:
+        return round(said)
+    if row.gauges.get("pool:swa", 0.0) > row.gauges.get("pool:full", 1.0):
+        return None
+    return round(share * usable)
+
+
+def _configured(rows: Sequence[RowSample]) -> int:
+    """How many engines share a number of blocks that is their sum."""
+    return max(1, len({row.key[1] for row in rows if row.config is not None}))
 
 
 def _fills(row: RowSample, share: float, window: RowWindow) -> bool:

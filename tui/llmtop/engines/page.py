@@ -30,6 +30,7 @@ class _Row:
     sleep: dict[str, float] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)
     config: CacheConfig | None = None
+    role: str | None = None
 
 
 def read_page(parsed: Parsed, t: float) -> Page | None:
@@ -65,6 +66,8 @@ class _Folder:
 
     def add(self, slot: Slot, key: RowKey, value: float) -> None:
         kind, signal = slot.source.kind, slot.signal
+        if slot.role is not None:
+            self._row(key).role = slot.role
         if slot.engine is not PROCESS:
             self.dialect = slot.engine.name
         if kind is Kind.BUCKET:
@@ -156,7 +159,7 @@ def _sample(key: RowKey, row: _Row) -> RowSample:
         gauges.pop("generation_rate", None)  # a counter that moves while tokens come is better
     histograms = {name: _histogram(row, name) for name in row.buckets.keys() | (row.sums.keys() & row.counts.keys())}
     sleep, unread = _sleep_level(row.sleep), frozenset(row.unread)
-    return RowSample(key, gauges, counters, histograms, reasons, row.config, sleep, unread)
+    return RowSample(key, gauges, counters, histograms, reasons, row.config, sleep, row.role, unread)
 
 
 def _waiting(gauges: dict[str, float], row: _Row) -> dict[str, int]:

@@ -24,7 +24,8 @@ class Histogram:
 class CacheConfig:
     """The labels of `vllm:cache_config_info` that say how large the KV cache is; None where it says "None".
 
-    `summed`: the blocks are those of all data-parallel engines together, as vLLM counts them.
+    `summed`: the blocks are those of all data-parallel engines together, as vLLM counts them. `null_block`: one of
+    each engine's is never used.
     """
 
     num_gpu_blocks: int | None = None
@@ -33,6 +34,7 @@ class CacheConfig:
     max_concurrency: float | None = None
     gpu_memory_utilization: float | None = None
     summed: bool = True
+    null_block: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class RowSample:
     waiting_by_reason: Mapping[str, int] = field(default_factory=dict)
     config: CacheConfig | None = None
     sleep_level: int | None = None  # None = the page does not say, 0 = awake
+    role: str | None = None  # "prefill" or "decode" where the two are done by different engines
     unread: frozenset[str] = frozenset()  # gauges and counters that are there, as NaN or Inf
 
     @property
@@ -67,3 +70,4 @@ class Page:
     partial: bool = False
     bad_lines: int = 0
     digits: int | None = None  # of a large counter that the engine prints; None = all
+    clock: float | None = None  # Unix time when it came

@@ -63,12 +63,12 @@ def quantile(q: float, histogram: Histogram, needs: int = 0) -> Quantile | None:
     weak = n < needs
     j = bisect_left(histogram.counts, rank)
     if j >= finite:
-        return Quantile(bounds[finite - 1], ">", weak)
+        return Quantile(bounds[finite - 1], ">", weak, low_s=bounds[finite - 1])
     if j == 0:
-        return Quantile(bounds[0], "<" if bounds[0] > 0 else "=", weak)
+        return Quantile(bounds[0], "<" if bounds[0] > 0 else "=", weak, min(0.0, bounds[0]), bounds[0])
     below, above = bounds[j - 1], bounds[j]
     under, upto = histogram.counts[j - 1], histogram.counts[j]
-    return Quantile(below + (above - below) * (rank - under) / (upto - under), "=", weak)
+    return Quantile(below + (above - below) * (rank - under) / (upto - under), "=", weak, below, above)
 
 
 def latency(parts: Iterable[Histogram]) -> Latency:

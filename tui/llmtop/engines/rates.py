@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from llmtop.engines.page_record import Histogram, RowSample
@@ -133,6 +133,14 @@ class RowWindow:
             return False
         before, now = self._points[-2].row.counters, self._points[-1].row.counters
         return now.get(signal, 0.0) > before.get(signal, 0.0)
+
+    def counter_names(self) -> Iterable[str]:
+        """The counters of the newest page."""
+        return self._points[-1].row.counters.keys() if self._points else ()
+
+    def has(self, signal: str) -> bool:
+        """Whether the newest page has a counter."""
+        return signal in self.counter_names()
 
     def gauge(self, signal: str) -> float | None:
         """A gauge of the newest page."""

@@ -29,6 +29,7 @@ _PLACES = frozenset(
         *("pod", "instance", "server", "node", "NodeAddress", "host", "hostname", "container"),
     }
 )
+_ROLES = ("engine_type", "role", "disaggregation_mode", "worker_type")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +47,7 @@ class Slot:
     bound: float = 0.0
     text: str = ""
     config: CacheConfig | None = None
+    role: str | None = None
 
 
 def resolve(name: str, labels: Mapping[str, str]) -> tuple[Slot, ...]:
@@ -73,8 +75,22 @@ def _slot(name: str, engine: Engine, source: Source, labels: Mapping[str, str]) 
     shard = tuple(_whole(labels.get(label)) or 0 for label in engine.shard_labels)
     spelling = not registry.spelled_as(name, source)
     rank = (source.rank + spelling, shard, bool(labels.get("priority")))  # SGLang: priority="" is the total
-    config = replace(_config(labels), summed=not engine.own_blocks) if source.kind is Kind.CONFIG else None
-    return Slot(engine, source, signal, _telling(engine, source, labels), rank, bound * source.scale, text, config)
+    config = (
+        replace(_config(labels), summed=not engine.own_blocks, null_block=engine.null_block)
+        if source.kind is Kind.CONFIG
+        else None
+    )
+    return Slot(
+        engine,
+        source,
+        signal,
+        _telling(engine, source, labels),
+        rank,
+        bound * source.scale,
+        text,
+        config,
+        _role(labels),
+    )
 
 
 def _telling(engine: Engine, source: Source, labels: Mapping[str, str]) -> Labels:
@@ -89,6 +105,11 @@ def _telling(engine: Engine, source: Source, labels: Mapping[str, str]) -> Label
     if model and model != "undefined":  # what TensorRT-LLM says of a nameless one
         found.append((MODEL, clean(model)))
     return tuple(sorted(found))
+
+
+def _role(labels: Mapping[str, str]) -> str | None:
+    """Which side of disaggregated serving an engine is."""
+    return next((role for label in _ROLES if (role := labels.get(label)) in ("prefill", "decode")), None)
 
 
 def _status(text: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llmtop import __version__
 from llmtop.contract.settings import Target
 from llmtop.contract.units import clean
 from llmtop.engines.doors import VERSION_CHARS, complete
@@ -20,8 +21,7 @@ from llmtop.engines.registry import BY_NAME
 from llmtop.engines.registry.entry import Beside
 from llmtop.engines.registry.tensorrt import PROMETHEUS, as_page, has_gauges, read_iterations
 from llmtop.engines.tracker import Failure, Identity
-from llmtop.net.client import Client
-from llmtop.net.connection import BrokenOff, CannotConnect, TooLarge
+from llmtop.net.client import BrokenOff, CannotConnect, Client, TooLarge, open_client
 
 PAGE_LIMIT, SIDE_LIMIT = 32 * 2**20, 2**20
 DEADLINE_S = 5.0
@@ -111,7 +111,7 @@ class ServerSource:
         started = headers.get("process-start-time-unix")  # llama.cpp
         if page.start_time is None and started and started.replace(".", "", 1).isdecimal():
             page = replace(page, start_time=float(started))
-        return page
+        return replace(page, clock=time.time())
 
     async def identify(self, *, again: bool = False) -> None:
         """Ask /v1/models and /version until they have answered, and /health every few seconds."""
@@ -191,7 +191,14 @@ class ServerSource:
 
     def _http(self) -> Client:
         if self._client is None:
-            self._client = Client(self.target, {"Accept": "text/plain; version=0.0.4, */*; q=0.1"})
+            headers = {
+                "User-Agent": f"llmtop/{__version__}",
+                "Accept": "text/plain; version=0.0.4, */*; q=0.1",
+                "Accept-Encoding": "identity",
+            }
+            if self.target.key:
+                headers["Authorization"] = f"Bearer {self.target.key}"
+            self._client = open_client(self.target, headers)
         return self._client
 
     async def close(self) -> None:

@@ -6,19 +6,19 @@ in `rates`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from llmtop.contract.snapshot import EngineRow, Latency, LatencySet, Rates, ServerView, State
-from llmtop.engines import figures, kv
+from llmtop.contract.snapshot import EngineRow, ServerView, State
+from llmtop.engines import figures, kv, traffic
 from llmtop.engines.limits import EngineLoad, LimitWindow
 from llmtop.engines.page_record import MOST_REQUESTS, Page, RowKey, RowSample
-from llmtop.engines.quantiles import latency
-from llmtop.engines.rates import LATENCY_WINDOW_S, RowWindow
+from llmtop.engines.rates import RowWindow
+from llmtop.engines.turns import Turns
 
 STALE_AFTER_INTERVALS = 3.0
 NO_ANSWER_YET = "no answer yet"
+_NUMBERS = {2: "two", 3: "three"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ class ServerTracker:
         self._whole_page_seen = False
         self._restarts = 0
         self._limits = LimitWindow()
+        self._turns = Turns()
         self.identity = Identity()
 
     @property
@@ -70,6 +71,8 @@ class ServerTracker:
         if isinstance(result, Failure):
             self._failure = result
             self._refused_since_page |= result.kind == "refused"
+            if result.kind == "refused":
+                self._turns.forget()
             return
         self._failure = None
         self._last_good = t
@@ -90,8 +93,13 @@ class ServerTracker:
         ):
             self._windows = {}  # what a cut page lacked must not look like a jump
         self._whole_page_seen |= not page.partial
-        anew = self._restarted(page)
+        other = self._turns.take(page)
+        self._restarts = max(0, self._restarts - self._turns.false_restarts())
+        anew = self._restarted(page) and not other
         restarted = anew
+        if other:
+            self._windows = {}
+            self._limits.clear()
         windows: dict[RowKey, RowWindow] = {}
         fresh = True
         for row in page.rows:
@@ -160,11 +168,11 @@ class ServerTracker:
         assert self._page is not None
         page, rows = self._page, self._engine_rows()
         cache = kv.summary(rows, self._windows, base.max_model_len)
-        limit = self._limits.verdict(room=cache.room_requests) if base.state is State.SERVING else None
-        reasons: dict[str, int] = {}
-        for row in rows:
-            for reason, number in row.waiting_by_reason.items():
-                reasons[reason] = reasons.get(reason, 0) + number
+        judged = base.state is State.SERVING and self._turns.several() is None
+        limit = self._limits.verdict(room=cache.room_requests) if judged else None
+        # of servers that answer in turn two pages say nothing of one of them
+        windows = tuple(self._windows.values()) if self._turns.several() is None else ()
+        hits, drafts = traffic.prefix_hits(windows), traffic.speculation(windows)
         return replace(
             base,
             engine=page.dialect,
@@ -173,7 +181,7 @@ class ServerTracker:
             max_num_seqs=figures.sum_of_all(map(self._cap, rows)) or base.max_num_seqs,
             running=figures.total(rows, "running"),
             waiting=figures.total(rows, "waiting"),
-            waiting_by_reason=reasons,
+            waiting_by_reason=figures.by_reason(rows),
             kv_usage=cache.usage,
             kv_engine=cache.engine,
             kv_capacity_tokens=cache.capacity_tokens,
@@ -187,10 +195,20 @@ class ServerTracker:
             admission_rejections_total=page.admission_rejections,
             engines=self._engines(rows),
             lora=page.lora,
-            rates=self._rates(),
-            prefix_hit_rate=self._prefix_hit_rate(rows),
-            spec_tokens_per_step=self._tokens_per_step(),
-            latency=self._latencies(),
+            rates=traffic.rates(windows),
+            prefix_hit_rate=hits.rate,
+            prefix_hit_scope=hits.scope,
+            external_prefix_hit_rate=hits.external,
+            offload_usage=figures.largest(rows, "offload_usage"),
+            pool_usage=figures.pools(rows),
+            spec_tokens_per_step=drafts.tokens_per_step,
+            spec_acceptance_rate=drafts.acceptance,
+            spec_accepted_length=drafts.length,
+            spec_accepted_by_position=drafts.by_position,
+            finished_by_reason=traffic.per_second(windows, "finished"),
+            kv_transfer_failures_total=figures.counter_total(tuple(self._rows.values()), "transfer_failures"),
+            servers_in_turn=self._turns.several(),
+            latency=traffic.latencies(windows),
             up_s=now - page.start_time if page.start_time and now > page.start_time else None,
             limited_by=limit.code if limit else None,
             limited_by_share=limit.share if limit else None,
@@ -265,6 +283,8 @@ class ServerTracker:
                 words.append(f"{label}asleep, level {row.sleep_level}")
         if self._page is not None and self._page.partial:
             words.append("the page was cut short")
+        if (several := self._turns.several()) is not None:
+            words.append(f"{_NUMBERS.get(several, 'several')} servers answer in turn at this address: no rates")
         if self.identity.health:
             words.append(self.identity.health)
         return "; ".join(words) or None
@@ -292,92 +312,11 @@ class ServerTracker:
                 kv.usage(row),
                 capacities[row.key][0],
                 self._row_state(row),
-                _generation_rate(self._windows[row.key]),
+                traffic.generation_rate(self._windows[row.key]),
                 figures.whole(row.counters.get("preemptions")),
                 self._cap(row),
+                row.waiting_by_reason,
+                row.role,
             )
             for row in rows
         )
-
-    def _rates(self) -> Rates:
-        spans = [span for window in self._windows.values() if (span := window.span()) is not None]
-        computed, cached = self._sum(lambda w: w.rate("computed")), self._cached_rate()
-        prompt = self._sum(lambda w: w.rate("prompt"))
-        if computed is None and prompt is not None and cached is not None:
-            computed = max(0.0, prompt - cached)
-        return Rates(
-            max(spans, default=None),
-            self._sum(_generation_rate),
-            prompt,
-            computed,
-            cached,
-            self._sum(lambda w: w.rate("requests")),
-            self._sum(lambda w: w.rate("preemptions")),
-        )
-
-    def _cached_rate(self) -> float | None:
-        """Prompt tokens not computed here: cached or transferred; before vLLM 0.16 the prefix cache hits."""
-        cached = self._sum(lambda w: w.rate("cached"))
-        if cached is None:
-            return self._sum(lambda w: w.rate("hits"))
-        return cached + (self._sum(lambda w: w.rate("transferred")) or 0.0)
-
-    def _latencies(self) -> LatencySet:
-        spans = [s for window in self._windows.values() if (s := window.span(LATENCY_WINDOW_S)) is not None]
-
-        def of(signal: str) -> Latency:
-            parts = (window.histogram(signal) for window in self._windows.values())
-            return latency(part for part in parts if part is not None)
-
-        return LatencySet(max(spans, default=None), of("ttft"), of("itl"), of("tpot"), of("e2e"), of("queue"))
-
-    def _sum(self, figure: Callable[[RowWindow], float | None]) -> float | None:
-        """A figure added over the rows that know it."""
-        known = [value for window in self._windows.values() if (value := figure(window)) is not None]
-        return sum(known) if known else None
-
-    def _prefix_hit_rate(self, rows: tuple[RowSample, ...]) -> float | None:
-        counted = any("queries" in row.counters for row in rows)
-        return self._ratio("hits", "queries") if counted else figures.prefix_rate(rows)
-
-    def _ratio(self, part: str, whole: str) -> float | None:
-        above, below = self._sum(lambda w: w.delta(part)), self._sum(lambda w: w.delta(whole))
-        return min(1.0, above / below) if above is not None and below else None
-
-    def _tokens_per_step(self) -> float | None:
-        """Tokens that one engine step gives a request: above 1 with speculation or diffusion.
-
-        vLLM observes ITL once per step and TTFT once per request, so steps = ΔITL count + ΔTTFT count.
-        """
-        steps, committed = (
-            self._sum(lambda w: w.delta("diffusion_steps")),
-            self._sum(lambda w: w.delta("diffusion_tokens")),
-        )
-        if steps and committed is not None:
-            return committed / steps
-        generated = self._sum(lambda w: w.delta("generation"))
-        itl, ttft = self._sum(lambda w: _observed(w, "itl")), self._sum(lambda w: _observed(w, "ttft"))
-        if generated is None or itl is None or ttft is None or itl + ttft <= 0:
-            return None
-        return generated / (itl + ttft)
-
-
-def _observed(window: RowWindow, signal: str) -> float | None:
-    histogram = window.histogram(signal, 10.0)
-    return None if histogram is None else histogram.counts[-1]
-
-
-def _generation_rate(window: RowWindow) -> float | None:
-    """Generated tokens per second; where the counter moves only when a request ends, what the engine says of its
-    speed while something runs (SGLang), or over its busy time (llama.cpp)."""
-    running = window.gauge("running")
-    said = window.gauge("generation_rate")
-    if said is not None:
-        return None if said < 0 else said if running else 0.0
-    span = window.span_for("generation")
-    busy, generated = window.delta("generation_busy_s", span), window.delta("generation", span)
-    if busy is None or window.too_coarse("generation", generated):
-        return window.rate("generation")
-    if busy > 0 and generated is not None:
-        return generated / busy
-    return None if running else 0.0

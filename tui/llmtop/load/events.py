@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from llmtop.load.counters import ServerCounters
 from llmtop.load.plan import Level
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
-from llmtop.load.results import LevelResult, RunResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +87,10 @@ class RequestDone:
 
 @dataclass(frozen=True, slots=True)
 class LevelDone:
-    """A level ended."""
+    """A level ended; `result` has the keys of the contract."""
 
     index: int
-    result: LevelResult
+    result: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +111,9 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end."""
+    """The end; `result` is the last line of `llmtop load --json`."""
 
-    result: RunResult
+    result: Mapping[str, Any]
 
 
 Event = Preflighted | LevelPreparing | LevelStarted | Progress | RequestDone | LevelDone | Draining | Warned | Finished

@@ -39,7 +39,7 @@ SGLANG = Engine(
         *gauge("prefix_rate", "sglang:cache_hit_rate"),
         *counter("preemptions", "sglang:num_retracted_requests_total"),
         *counter("requests", "sglang:num_requests_total"),
-        *counter("aborted", "sglang:num_aborted_requests_total"),
+        *counter("finished:abort", "sglang:num_aborted_requests_total"),
         *counter("transfer_failures", "sglang:num_transfer_failed_reqs_total"),
         *counter("transfer_failures", "sglang:num_bootstrap_failed_reqs_total"),
         *gauge("spec_rate", "sglang:spec_accept_rate"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmtop.contract.snapshot import Latency, LatencySet, Quantile, ServerView
-from llmtop.contract.units import UNKNOWN, count, duration, percent, rate, seconds, si
+from llmtop.contract.units import UNKNOWN, count, duration, hit_text, percent, rate, seconds, si
 from llmtop.ui.panels.view import View, chart, fact, heading, pair
 from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, fit_text, line
@@ -50,7 +50,7 @@ def _kv_facts(view: View, server: ServerView, cells: int) -> list[Line]:
     )
     full = fact("full in", duration(server.kv_full_in_s), "low") if (server.kv_full_in_s or 1e9) < 600 else line()
     preempted = fact("preempted", count(server.preemptions_total), "low" if server.rates.preemptions_s else view.value)
-    hit = fact("prefix hit", percent(server.prefix_hit_rate, 0), view.value)
+    hit = fact("prefix hit", hit_text(server.prefix_hit_rate, server.external_prefix_hit_rate), view.value)
     return [pair(tokens, trend, cells), pair(room, full, cells), pair(preempted, hit, cells)]
 
 
@@ -158,11 +158,10 @@ def _latency_row(label: str, row: Latency, view: View, wide: bool, server: Serve
 
 
 def quantile_span(value: Quantile | None, view: View) -> Span:
-    """A quantile in eight cells, with its bound, and a tilde when it rests on too few observations."""
+    """A quantile in eight cells, with what marks it."""
     if value is None:
         return Span(f"{UNKNOWN:>8}", "label")
-    mark = ("~" if value.weak else "") + ("" if value.bound == "=" else value.bound)
-    text = mark + seconds(value.value_s)
+    text = value.mark + seconds(value.value_s)
     text = text if len(text) < 8 else text.replace(" ", "")  # so that columns do not touch
     return Span(f"{text:>8}", "dim" if value.weak else view.value)
 
