@@ -125,11 +125,10 @@ async def studio(folder: Path, *, log: Path | None = None, **options: Any) -> As
     """A simulated GB10 on the screen."""
     with launch("gb10", port=_port(), seed=7, log=log, **options) as demo:
         machine = profile.load("gb10")
-        settings = Settings(targets=(Target(demo.url, max_num_seqs=machine.engine.max_num_seqs),), theme=DARK)
+        target = Target(demo.url, max_num_seqs=machine.engine.max_num_seqs)
+        settings = Settings((target,), theme=DARK, startup=log is not None)
         lines = follow_file(log) if log else None
-        app = LlmtopApp(
-            settings, Live(settings, SimulatedMachine(machine, demo.control), lines, demo.url if log else None)
-        )
+        app = LlmtopApp(settings, Live(settings, SimulatedMachine(machine, demo.control), lines))
         app.step_s = 1.0
         async with app.run_test(size=(120, 36)) as pilot:
             yield Studio(app, pilot, folder)

@@ -15,7 +15,8 @@ from llmtop.demo import profile as profiles
 from llmtop.demo.child import launch
 from llmtop.demo.machine import SimulatedMachine
 from llmtop.demo.warmup import doomed, free_bytes, grown
-from llmtop.warmup.startup import Startup, read_log
+from llmtop.warmup.startup import Startup
+from llmtop.warmup.tracker import read_log
 
 GIB = 2**30
 

@@ -22,6 +22,7 @@ from fakes.truth import TruthServer, truth_server
 from llmtop.commands import load as cli
 from llmtop.load.events import Draining, Event, Finished, LevelDone, LevelStarted, Preflighted, Progress, RequestDone
 from llmtop.load.plan import Level, Plan, Timeouts
+from llmtop.load.results import values_of
 from llmtop.load.runner import LoadError, LoadRun, LoadThread, RunOptions
 
 CONTRACT = (
@@ -57,7 +58,7 @@ def sweep(*concurrencies: int, prompts: int = 12, size: tuple[int, int] = (64, 1
 
 def play(plan: Plan, **options: Any) -> tuple[dict[str, Any], list[Event]]:
     events: list[Event] = []
-    return asyncio.run(LoadRun(plan, RunOptions(**options), events.append).run()), events
+    return values_of(asyncio.run(LoadRun(plan, RunOptions(**options), events.append).run())), events
 
 
 def test_a_sweep_finds_where_a_server_of_known_speed_stops_to_serve(truth: TruthServer) -> None:
@@ -146,9 +147,9 @@ def test_stop_from_another_thread_leaves_nothing_behind(truth: TruthServer) -> N
     assert load.join(10.0)
     assert load.error is None
     assert load.result is not None
-    assert load.result["interrupted"]
-    (level,) = load.result["levels"]
-    assert (level["interrupted"], level["errors"]) == (True, {"cancelled": 4})
+    assert load.result.interrupted
+    (level,) = load.result.levels
+    assert (level.interrupted, level.errors) == (True, {"cancelled": 4})
     drained = [event for event in events if isinstance(event, Draining)]
     assert (drained[-1].running, drained[-1].drained) == (0, True)
 
@@ -166,7 +167,7 @@ def test_stop_before_any_level(truth: TruthServer, moment: str) -> None:
     assert load.join(5.0)
     until(lambda: truth.state()["running"] == 0)
     assert load.result is not None
-    assert (load.result["levels"], load.result["interrupted"]) == ([], True)
+    assert (load.result.levels, load.result.interrupted) == ((), True)
 
 
 def test_one_run_at_a_time(truth: TruthServer) -> None:
@@ -192,10 +193,10 @@ def test_a_soak_that_a_person_ends_is_a_result(truth: TruthServer) -> None:
     load.stop()
     assert load.join(10.0)
     assert load.result is not None
-    (level,) = load.result["levels"]
-    assert (level["interrupted"], load.result["interrupted"]) == (False, False)
-    assert level["completed"] >= 30
-    assert level["drift_tok_s"] is not None
+    (level,) = load.result.levels
+    assert (level.interrupted, load.result.interrupted) == (False, False)
+    assert level.completed >= 30
+    assert level.drift_tok_s is not None
 
 
 def test_two_workers_share_a_level(truth: TruthServer, monkeypatch: pytest.MonkeyPatch) -> None:

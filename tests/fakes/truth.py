@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from llmtop.contract.codec import plain
 from llmtop.load.plan import Plan
 from llmtop.load.records import RequestRecord
 
@@ -70,7 +71,7 @@ class Worker:
             limit=1 << 24,
         )
         worker = cls(process)
-        worker.say(plan=plan.to_json(), authorization=authorization, parent=os.getpid())
+        worker.say(plan=plain(plan), authorization=authorization, parent=os.getpid())
         return worker
 
     def say(self, **values: Any) -> None:

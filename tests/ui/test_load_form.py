@@ -196,7 +196,7 @@ async def test_what_was_asked_is_what_is_started(demo: DemoProcess, tmp_path: Pa
         await s.press("f6", "y")
         await until(s, lambda: phase(s) == "finished", "the end")
         assert s.app.load.state is not None
-        assert [level["level"] for level in s.app.load.state.done] == ["c=1"]
+        assert [level.level for level in s.app.load.state.done] == ["c=1"]
 
 
 def test_a_scenario_added_to_the_table_alone_has_a_form(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from llmtop.load.events import (
 )
 from llmtop.load.plan import Level, Plan
 from llmtop.load.prompts import Profile
+from llmtop.load.results import Flag, LevelResult, RunResult, Spread, values_of
 from llmtop.load.scenarios import Options, bench_commands, build
 from llmtop.load.verdict import judge
 from llmtop.session.history import History
@@ -41,6 +42,7 @@ URL = "http://a-very-long-host-name.of.some.cluster.example.internal:8000"
 CELLS = (38, 58, 70, 78, 98, 118, 198)
 ROWS = (3, 6, 10, 22, 38, 48)
 VIEW = View(busy(), BUSY_SERVER, History(), 1.0, Scales(), 1.0)
+SPREAD = Spread(100.0, 100.0, 0.0, 100.0, 100.0, 100.0, 100.0)
 SLO = {"ttft_p99": 4.0, "user_tok_s": 6.0}
 
 
@@ -57,39 +59,28 @@ def counters(running: int, preemptions: int = 5) -> ServerCounters:
     return ServerCounters(1.0, running=running, waiting=3, kv_usage=0.5, generation=100, preemptions=preemptions)
 
 
-def level_result(concurrency: int, **more: Any) -> dict[str, Any]:
+def level_result(concurrency: int, **more: Any) -> LevelResult:
     """A level of 64 requests; the throughput grows with the users, the P99 TTFT is half a second each."""
-    latencies = {f"{kind}_{name}_ms": 100.0 for kind in ("mean", "p99") for name in ("ttft", "tpot", "e2el")}
-    whole: dict[str, Any] = {
-        "completed": 64,
-        "failed": 0,
-        "interrupted": False,
-        "stopped": None,
-        "errors": {},
-        "request_rate_value": None,
-    }
-    own = {
+    own: dict[str, Any] = {
         "level": f"c={concurrency}",
         "concurrency": concurrency,
-        "output_throughput": 30.0 + 8 * concurrency,
+        "completed": 64,
+        "tok_s": 30.0 + 8 * concurrency,
         "user_tok_s": (30.0 + 8 * concurrency) / concurrency,
-        "p99_ttft_ms": 490.0 * concurrency,
-        "flags": [],
-        "flag_reasons": {},
+        "ttft": replace(SPREAD, p99_ms=490.0 * concurrency),
     }
-    return latencies | whole | own | more
+    return LevelResult(**({"tpot": SPREAD, "e2el": SPREAD} | own | more))
 
 
-def result(*levels: dict[str, Any], **more: Any) -> dict[str, Any]:
+def result(*levels: LevelResult, **more: Any) -> RunResult:
     verdict = judge(levels, SLO)
-    fail = verdict.first_fail
-    return {
+    own: dict[str, Any] = {
         "scenario": "sweep",
-        "interrupted": any(level["interrupted"] for level in levels),
-        "levels": list(levels),
+        "interrupted": any(level.interrupted for level in levels),
+        "levels": levels,
         "sweet_spot": verdict.sweet_spot,
         "knee": verdict.knee,
-        "first_fail": {"level": fail.level, "criterion": fail.criterion, "value": fail.value} if fail else None,
+        "first_fail": verdict.first_fail,
         "met": verdict.met,
         "monotone": verdict.monotone,
         "words": verdict.words,
@@ -97,7 +88,8 @@ def result(*levels: dict[str, Any], **more: Any) -> dict[str, Any]:
         "url": URL,
         "model": "m",
         "directory": "/home/somebody/.local/state/llmtop/runs/20260101-120000-sweep",
-    } | more
+    }
+    return RunResult(**(own | more))
 
 
 def running(users: int = 8, finished: int = 0, **options: Any) -> LoadState:
@@ -137,16 +129,16 @@ def progress(level: Level, lanes: tuple[Lane, ...], tokens: tuple[FirstToken, ..
     )
 
 
-def ended(*levels: dict[str, Any], before: int = 0, after: int | None = 0, **more: Any) -> LoadState:
+def ended(*levels: LevelResult, before: int = 0, after: int | None = 0, **more: Any) -> LoadState:
     state = running()
     state.take(Draining(after, before, after is not None and after <= before))
     state.take(Finished(result(*levels, **more)))
     return state
 
 
-def sweep() -> list[dict[str, Any]]:
-    doubts = {"few samples": "64 requests: P99 is about the maximum, it needs 100"}
-    return [level_result(c, flags=list(doubts), flag_reasons=doubts) for c in (1, 4, 8, 16, 32)]
+def sweep(doubts: Mapping[int, tuple[Flag, ...]] | None = None) -> list[LevelResult]:
+    few = (Flag("few samples", "64 requests: P99 is about the maximum, it needs 100"),)
+    return [level_result(c, flags=(doubts or {}).get(c, few)) for c in (1, 4, 8, 16, 32)]
 
 
 STATES = {
@@ -273,17 +265,14 @@ def test_the_answer_names_sweet_spot_knee_and_first_failure() -> None:
 
 
 def test_a_doubt_of_some_levels_names_them() -> None:
-    levels = sweep()
-    levels[1]["flag_reasons"] = {"queueing": "up to 1 requests waited"}
-    levels[2]["flag_reasons"] = {"queueing": "up to 2 requests waited"}
+    levels = sweep({c: (Flag("queueing", f"up to {c} requests waited"),) for c in (4, 8)})
     text = "\n".join(texts(result_page(ended(*levels), VIEW, 118, 38)))
-    assert "queueing  c=4, c=8: up to 2 requests waited (c=8)" in text
+    assert "queueing  c=4, c=8: up to 8 requests waited (c=8)" in text
     assert "few samples  c=1, c=16, c=32: 64 requests" in text
 
 
 def test_doubts_without_room_are_counted() -> None:
-    levels = sweep()
-    levels[0]["flag_reasons"] = {f"doubt {n}": "because" for n in range(8)}
+    levels = sweep({1: tuple(Flag(f"doubt {n}", "because") for n in range(8))})
     page = texts(result_page(ended(*levels), VIEW, 78, 22))
     assert page[-2].endswith("+6 in report.md")
 
@@ -337,7 +326,7 @@ def test_a_run_that_could_not_begin_says_why_in_full() -> None:
 
 def test_two_runs_are_compared_level_by_level() -> None:
     then = result(level_result(1), level_result(4), level_result(64))
-    state = ended(level_result(1, output_throughput=76.0, mean_ttft_ms=150.0), level_result(4), level_result(8))
+    state = ended(level_result(1, tok_s=76.0, ttft=replace(SPREAD, mean_ms=150.0)), level_result(4), level_result(8))
     page = comparison_page(state, Earlier(Path("/runs/20260101-110000-sweep"), then), 118, 30)
     lines = texts(page)
     assert "20260101-110000-sweep" in lines[1]
@@ -351,7 +340,7 @@ def test_two_runs_are_compared_level_by_level() -> None:
 def test_the_earlier_run_is_the_latest_before_of_the_same_kind(tmp_path: Path) -> None:
     def write(name: str, **more: Any) -> None:
         (tmp_path / name).mkdir()
-        (tmp_path / name / "run.json").write_text(json.dumps(result(level_result(1), **more)))
+        (tmp_path / name / "run.json").write_text(json.dumps(values_of(result(level_result(1), **more))))
 
     now = result(level_result(1), directory=str(tmp_path / "20260103-000000-sweep"))
     assert earlier_run(tmp_path / "missing", now) is None
@@ -360,8 +349,8 @@ def test_the_earlier_run_is_the_latest_before_of_the_same_kind(tmp_path: Path) -
     write("20260101-000000-sweep")
     write("20260102-000000-sweep", url="http://other:8000")
     write("20260102-120000-quick", scenario="quick")
-    write("20260102-130000-sweep", levels=[level_result(7)])  # no level in common
-    write("20260102-133000-sweep", levels=[level_result(1, interrupted=True)])
+    write("20260102-130000-sweep", levels=(level_result(7),))  # no level in common
+    write("20260102-133000-sweep", levels=(level_result(1, interrupted=True),))
     (tmp_path / "20260102-140000-sweep").mkdir()  # broken off
     write("20260104-000000-sweep")  # later than the run itself
     found = earlier_run(tmp_path, now)

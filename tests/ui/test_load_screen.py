@@ -101,7 +101,7 @@ async def test_stop_works_in_every_phase(truth: TruthServer, tmp_path: Path, mom
         await shows(s, "server back to 0 running", "F7 New plan")
         assert s.app.load.state is not None
         assert s.app.load.state.result is not None
-        assert s.app.load.state.result["interrupted"]
+        assert s.app.load.state.result.interrupted
         assert truth.state()["requests"] == requests
 
 

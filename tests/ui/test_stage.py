@@ -11,6 +11,7 @@ from fakes.snapshots import ALL, BUSY_SERVER, GIB, UNIFIED_POOL, busy, down, gh2
 from llmtop.contract.snapshot import Rates, ServerView, Snapshot
 from llmtop.load.events import Finished
 from llmtop.load.plan import Plan
+from llmtop.load.results import LevelResult, RunResult
 from llmtop.session.history import History
 from llmtop.ui.load_state import LoadState
 from llmtop.ui.messages import LoadNews
@@ -258,12 +259,12 @@ async def test_nothing_is_announced_into_a_frozen_view() -> None:
 
 
 async def test_a_finished_load_test_announces_its_sweet_spot() -> None:
-    level = {"concurrency": 16, "request_rate_value": None, "output_throughput": 113.0}
+    result = RunResult("sweep", "well", levels=(LevelResult("c=16", 16, tok_s=113.0),), sweet_spot=16)
     async with session((80, 24)) as s:
         await s.push(busy())
         await s.press("v")
         s.app.load.state = LoadState(Plan(BUSY_SERVER.url, ()))
-        s.app.load._inbox.append(Finished({"sweet_spot": 16, "levels": [level]}))
+        s.app.load._inbox.append(Finished(result))
         s.app.post_message(LoadNews())
         await s.pilot.pause()
         assert "sweet spot: 16 users, 113 tok/s" in s.rows[0]

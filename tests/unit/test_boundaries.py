@@ -21,7 +21,8 @@ PURE_MODULES = (
     *(f"engines/{name}" for name in ("tracker", "rates", "kv", "figures", "limits", "quantiles", "page_record")),
     *(f"machine/{name}" for name in ("headroom", "sample")),
     *(f"session/{name}" for name in ("assemble", "findings", "history", "notices", "energy")),
-    *(f"warmup/{name}" for name in ("startup", "startup_lines", "startup_failure", "startup_phases", "budget")),
+    *(f"warmup/{name}" for name in ("startup", "tracker", "log_line", "log_fields", "phrases", "failure", "timeline")),
+    *(f"warmup/{name}" for name in ("evidence", "ledger", "advice", "preflight")),
 )
 HEADLESS = [*PURE, "llmtop.cli", "llmtop.commands.text"]
 

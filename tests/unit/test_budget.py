@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.warmup.budget import Evidence, advise, default_utilization, ledger, parse_version, round_down
-from llmtop.warmup.budget_failure import advise_failure
+from llmtop.warmup.advice import advise, advise_failure, round_down
+from llmtop.warmup.evidence import Evidence, MachineMemory, default_utilization, evidence, parse_version
+from llmtop.warmup.failure import StartFailure
+from llmtop.warmup.ledger import ledger
 from llmtop.warmup.preflight import Plan, preflight
-from llmtop.warmup.startup import read_log
-from llmtop.warmup.startup_evidence import MachineMemory, evidence
-from llmtop.warmup.startup_failure import Failure
+from llmtop.warmup.tracker import read_log
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "startup"
 MIB = 2**20
@@ -243,51 +243,51 @@ LONG = {"max_model_len": 262144.0, "needed_gib": 16.0, "available_gib": 12.48}
 # failure, evidence: utilization or None, what the text or a change must say
 FAILED = {
     # 61.05 / 119.7 = 0.5100
-    "free_too_low": (Failure("start", "", FREE, "free_too_low"), Evidence(unified=True), 0.51, "drop_caches"),
+    "free_too_low": (StartFailure("start", "", FREE, "free_too_low"), Evidence(unified=True), 0.51, "drop_caches"),
     # 119.7 GiB can only be a GB10, also where the machine was not read
-    "free_too_low, log alone": (Failure("start", "", FREE, "free_too_low"), Evidence(), 0.51, "drop_caches"),
+    "free_too_low, log alone": (StartFailure("start", "", FREE, "free_too_low"), Evidence(), 0.51, "drop_caches"),
     # 0.52 + (1 + 2.26) / 121.69 = 0.5468 -> 0.55; 110 - 66.9 = 43 GiB stay
-    "no_kv": (Failure("kv", "", {"kv_cache_gib": -2.26}, "no_kv"), replace(GB10, utilization=0.52), 0.55, "0.55"),
+    "no_kv": (StartFailure("kv", "", {"kv_cache_gib": -2.26}, "no_kv"), replace(GB10, utilization=0.52), 0.55, "0.55"),
     # 0.90 + 3.26 / 79.65 = 0.9409 -> 0.95 would leave 3.4 of 79.1: allowed
-    "no_kv, h100": (Failure("kv", "", {"kv_cache_gib": -2.26}, "no_kv"), H100, 0.95, "0.95"),
+    "no_kv, h100": (StartFailure("kv", "", {"kv_cache_gib": -2.26}, "no_kv"), H100, 0.95, "0.95"),
     # only 75 GiB were free: 75 - 75.7 leaves nothing
     "no_kv, no room": (
-        Failure("kv", "", {"kv_cache_gib": -2.26}, "no_kv"),
+        StartFailure("kv", "", {"kv_cache_gib": -2.26}, "no_kv"),
         replace(H100, free_at_start_gib=75.0),
         None,
         "--max-num-batched-tokens",
     ),
     # 262144 x 12.48 / 16 = 204472 -> 204288 in steps of 256
-    "len_too_long": (Failure("kv", "", LONG, "len_too_long"), Evidence(), None, "--max-model-len 204288"),
+    "len_too_long": (StartFailure("kv", "", LONG, "len_too_long"), Evidence(), None, "--max-model-len 204288"),
     # vLLM's own estimate wins; 0.70 + 3.52 / 121.69 = 0.7289 -> 0.73
     "len_too_long, estimate": (
-        Failure("kv", "", LONG | {"estimated_max_len": 204000.0}, "len_too_long"),
+        StartFailure("kv", "", LONG | {"estimated_max_len": 204000.0}, "len_too_long"),
         GB10,
         0.73,
         "--max-model-len 204000",
     ),
     "len_too_long, V0": (
-        Failure("kv", "", {"max_model_len": 8192.0, "kv_tokens": 5136.0}, "len_too_long"),
+        StartFailure("kv", "", {"max_model_len": 8192.0, "kv_tokens": 5136.0}, "len_too_long"),
         Evidence(),
         None,
         "--max-model-len 5136",
     ),
     # 90.17 - 82.94 = 7.23
     "profile_assert": (
-        Failure("profile", "", {"initial_gib": 82.94, "current_gib": 90.17}, "profile_assert"),
+        StartFailure("profile", "", {"initial_gib": 82.94, "current_gib": 90.17}, "profile_assert"),
         Evidence(),
         None,
         "7.23 GiB",
     ),
     "warmup_oom": (
-        Failure("warmup", "", {"dummy_requests": 256.0}, "warmup_oom"),
+        StartFailure("warmup", "", {"dummy_requests": 256.0}, "warmup_oom"),
         Evidence(),
         None,
         "--max-num-seqs 128",
     ),
     # 0.1328 - 0.118 = 0.015 short; 0.90 - 3.015 / 22.36 = 0.7652 -> 0.76
     "graphs": (
-        Failure(
+        StartFailure(
             "graphs", "", {"tried_gib": 136 / 1024, "free_gib": 120.88 / 1024, "total_gib": 22.36}, "out_of_memory"
         ),
         Evidence(utilization=0.90),
@@ -295,23 +295,23 @@ FAILED = {
         "graph sizes",
     ),
     "profile": (
-        Failure("profile", "", {"tried_gib": 2.0, "free_gib": 1.0}, "out_of_memory"),
+        StartFailure("profile", "", {"tried_gib": 2.0, "free_gib": 1.0}, "out_of_memory"),
         H100,
         None,
         "--max-num-batched-tokens",
     ),
-    "weights": (Failure("weights", "", {}, "out_of_memory"), H100, None, "quantised"),
+    "weights": (StartFailure("weights", "", {}, "out_of_memory"), H100, None, "quantised"),
     # 0.95 x 119.7 = 113.715; 0.85 - (0.045 + 8) / 119.7 = 0.7828 -> 0.78
     "ray_oom": (
-        Failure("kv", "", {"used_gb": 113.76, "total_gb": 119.7}, "ray_oom"),
+        StartFailure("kv", "", {"used_gb": 113.76, "total_gb": 119.7}, "ray_oom"),
         Evidence(unified=True, utilization=0.85),
         0.78,
         "RAY_memory_usage_threshold",
     ),
-    "deep_gemm": (Failure("kv", "", {}, "deep_gemm"), GB10, None, "VLLM_MOE_USE_DEEP_GEMM=0"),
-    "killed": (Failure("kv", "", {}, "killed", margin_bytes=GIB), GB10, None, "1.00 GiB"),
-    "stopped": (Failure("kv", "", {}, "stopped"), GB10, None, "nothing to change"),
-    "error": (Failure("start", "", {}, "error"), GB10, None, "own text"),
+    "deep_gemm": (StartFailure("kv", "", {}, "deep_gemm"), GB10, None, "VLLM_MOE_USE_DEEP_GEMM=0"),
+    "killed": (StartFailure("kv", "", {}, "killed", margin_bytes=GIB), GB10, None, "1.00 GiB"),
+    "stopped": (StartFailure("kv", "", {}, "stopped"), GB10, None, "nothing to change"),
+    "error": (StartFailure("start", "", {}, "error"), GB10, None, "own text"),
 }
 
 

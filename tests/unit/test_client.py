@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
-from llmtop.contract.settings import Target
-from llmtop.net import client as module
-from llmtop.net.client import (
-    Answer,
-    BrokenOff,
-    CannotConnect,
-    DirectClient,
-    TooLarge,
-    connect_words,
-    is_private,
-    open_client,
-)
+from llmtop.contract.settings import Target, parse_target
+from llmtop.net import client as client_module
+from llmtop.net import connection as module
+from llmtop.net.client import Client, HealthProbe, connect_words, is_private, proxy_for
+from llmtop.net.connection import Answer, BrokenOff, CannotConnect, Origin, TooLarge
 
 LIMIT = 1000
+TLS = Path(__file__).parent.parent / "fixtures" / "tls"
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
@@ -79,9 +75,9 @@ async def served(script: Script) -> AsyncIterator[Script]:
     server.close()
 
 
-def client_for(script: Script, path: str = "", **options: object) -> DirectClient:
+def client_for(script: Script, path: str = "", **options: object) -> Client:
     """A client for the server of the script."""
-    return DirectClient(Target(f"http://127.0.0.1:{script.port}{path}", **options), {"User-Agent": "u"})  # type: ignore[arg-type]
+    return Client(Target(f"http://127.0.0.1:{script.port}{path}", **options), {"User-Agent": "u"})  # type: ignore[arg-type]
 
 
 async def ask(*answers: bytes | None, **options: object) -> Answer:
@@ -188,7 +184,7 @@ async def test_a_connection_closed_while_idle_is_replaced_once() -> None:
 
 
 async def test_a_connection_that_was_idle_for_long_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KEPT_S", 0.0)
+    monkeypatch.setattr(module, "IDLE_LIMIT_S", 0.0)
     async with served(Script([framed(b"1"), framed(b"2")])) as script:
         client = client_for(script)
         assert [(await client.get("/m", LIMIT)).body for _ in range(2)] == [b"1", b"2"]
@@ -197,7 +193,7 @@ async def test_a_connection_that_was_idle_for_long_is_not_used(monkeypatch: pyte
 
 
 async def test_silence_is_a_timeout_and_leaves_no_request_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_BYTE_S", 0.1)
+    monkeypatch.setattr(client_module, "FIRST_S", 0.1)
     gone = asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -207,7 +203,7 @@ async def test_silence_is_a_timeout_and_leaves_no_request_behind(monkeypatch: py
 
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    client = DirectClient(Target(f"http://127.0.0.1:{port}"), {})
+    client = Client(Target(f"http://127.0.0.1:{port}"), {})
     with pytest.raises(TimeoutError):
         await client.get("/m", LIMIT)
     await asyncio.wait_for(gone.wait(), 5.0)
@@ -218,7 +214,7 @@ async def test_nobody_there_is_said_in_words() -> None:
     async with served(Script([])) as script:
         port = script.port
     with pytest.raises(CannotConnect, match="connection refused"):
-        await DirectClient(Target(f"http://127.0.0.1:{port}"), {}).get("/m", LIMIT)
+        await Client(Target(f"http://127.0.0.1:{port}"), {}).get("/m", LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -237,8 +233,8 @@ def test_why_there_is_no_connection(error: Exception, words: str) -> None:
 
 async def test_a_login_is_sent_as_basic_and_beats_a_key() -> None:
     async with served(Script([framed(b"")])) as script:
-        target = Target(f"http://127.0.0.1:{script.port}", login=("ann", "pass:word"))
-        client = DirectClient(target, {"Authorization": "Bearer key"})
+        target = Target(f"http://127.0.0.1:{script.port}", key="key", login=("ann", "pass:word"))
+        client = Client(target)
         await client.get("/m", LIMIT)
         await client.close()
     (_, request) = script.asked[0]
@@ -265,19 +261,23 @@ def test_what_is_private(host: str, private: bool) -> None:
 
 @pytest.mark.parametrize(("host", "direct"), [("10.0.0.1", True), ("vllm.example.org", False)])
 def test_a_proxy_is_for_far_hosts(host: str, direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    assert isinstance(open_client(Target(f"http://{host}"), {}), DirectClient) is direct
-    monkeypatch.delenv("HTTP_PROXY")
-    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    assert isinstance(open_client(Target(f"http://{host}"), {}), DirectClient)
+    origin = Origin.parse(f"http://{host}")
+    assert proxy_for(origin) is None
+    monkeypatch.setenv("HTTP_PROXY", "http://ann:word@127.0.0.1:9")
+    found = proxy_for(origin)
+    assert (found is None) is direct
+    if found is not None:
+        assert (found.origin.port, found.login) == (9, "Basic YW5uOndvcmQ=")
+    monkeypatch.setenv("NO_PROXY", host)
+    assert proxy_for(origin) is None
 
 
 async def test_a_far_host_is_asked_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with served(Script([framed(b"through"), None, OK + b"Content-Length: 9999\r\n\r\n" + b"x" * 9999])) as script:
-        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{script.port}")
-        monkeypatch.delenv("http_proxy", raising=False)
-        client = open_client(Target("http://vllm.example.org/base"), {})
+    async with served(
+        Script([framed(b"through"), None, None, OK + b"Content-Length: 9999\r\n\r\n" + b"x" * 9999])
+    ) as script:
+        monkeypatch.setenv("HTTP_PROXY", f"http://ann:word@127.0.0.1:{script.port}")
+        client = Client(Target("http://vllm.example.org/base"))
         assert (await client.get("/metrics", LIMIT)).body == b"through"
         with pytest.raises(BrokenOff):
             await client.get("/metrics", LIMIT)
@@ -285,3 +285,89 @@ async def test_a_far_host_is_asked_through_the_proxy(monkeypatch: pytest.MonkeyP
             await client.get("/metrics", LIMIT)
         await client.close()
     assert script.asked[0][1].startswith(b"GET http://vllm.example.org/base/metrics HTTP/1.1")
+    assert b"Proxy-Authorization: Basic YW5uOndvcmQ=" in script.asked[0][1]
+
+
+async def test_https_goes_through_a_tunnel_that_never_hears_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy sees where to, and what is said to the server only as TLS."""
+    asked: list[bytes] = []
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")
+
+    async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(framed(b"secret"))
+        await writer.drain()
+        writer.close()
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port_of(behind))
+        await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer))
+
+    behind = await asyncio.start_server(server, "127.0.0.1", 0, ssl=context)
+    front = await asyncio.start_server(proxy, "127.0.0.1", 0)
+    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port_of(front)}")
+    client = Client(Target("https://vllm.example.org", key="abc", insecure=True))
+    assert (await client.get("/metrics", LIMIT)).body == b"secret"
+    await client.close()
+    assert asked[0].startswith(b"CONNECT vllm.example.org:443 HTTP/1.1")
+    assert b"abc" not in asked[0]
+    assert b"Authorization: Bearer abc" in asked[1]
+    front.close()
+    behind.close()
+
+
+async def test_a_proxy_that_refuses_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served(Script([b"HTTP/1.1 403 Forbidden\r\n\r\n"])) as script:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{script.port}")
+        with pytest.raises(CannotConnect, match="the proxy says 403 Forbidden"):
+            await Client(Target("https://vllm.example.org")).get("/metrics", LIMIT)
+
+
+async def test_a_unix_socket_is_a_server(tmp_path: Path) -> None:
+    script = Script([framed(b"local")])
+    server = await asyncio.start_unix_server(script.serve, tmp_path / "vllm.sock")
+    target = parse_target(f"unix:{tmp_path}/vllm.sock")
+    assert target.host == "localhost"
+    client = Client(target)
+    assert (await client.get("/metrics", LIMIT)).body == b"local"
+    await client.close()
+    server.close()
+    assert b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" in script.asked[0][1]
+
+
+async def test_health_is_asked_behind_the_prefix_with_key_and_own_certificate() -> None:
+    """A gateway says 502 until the server behind it is there; only then the start-up is over."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")
+    script = Script([b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n", framed(b"")])
+    server = await asyncio.start_server(script.serve, "127.0.0.1", 0, ssl=context)
+    probe = HealthProbe(Target(f"https://127.0.0.1:{port_of(server)}/spark", key="abc", insecure=True))
+    probe.start()
+    async with asyncio.timeout(20):
+        while probe.answered_at is None:
+            await asyncio.sleep(0.02)
+    server.close()
+    assert not probe.was_up
+    assert [b"GET /spark/health HTTP/1.1" in request for _, request in script.asked] == [True, True]
+    assert b"Authorization: Bearer abc" in script.asked[0][1]
+
+
+def port_of(server: asyncio.Server) -> int:
+    """Where a server listens."""
+    port: int = server.sockets[0].getsockname()[1]
+    return port
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy one direction to its end."""
+    try:
+        while data := await reader.read(2**16):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    finally:
+        writer.close()

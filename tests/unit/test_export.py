@@ -17,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from fakes import snapshots as fakes
 from llmtop.contract.snapshot import Finding, Mark, Quantile, Snapshot, State
 from llmtop.load import recorded
-from llmtop.load.events import LevelDone
 from llmtop.recording.export_charts import Axis, Chart, Series, nice_top, svg
 from llmtop.recording.export_csv import lines
 from llmtop.recording.export_html import page
@@ -208,16 +207,17 @@ class Page(HTMLParser):
         self.words.append(data)
 
 
-LEVEL = {
+KINDS = ("mean", "median", "std", "p50", "p90", "p95", "p99")
+LEVEL: dict[str, object] = {  # as recordings hold it
     "level": "c=8",
     "concurrency": 8,
     "output_throughput": 93.4,
     "completed": 64,
     "failed": 0,
-    "mean_ttft_ms": 1500.0,
+    **{f"{kind}_{name}_ms": 80.0 for kind in KINDS for name in ("tpot", "itl")},
+    **{f"{kind}_e2el_ms": 10900.0 for kind in KINDS},
+    **{f"{kind}_ttft_ms": 1500.0 for kind in KINDS},
     "p99_ttft_ms": 3930.0,
-    "mean_tpot_ms": 80.0,
-    "mean_e2el_ms": 10900.0,
     "flag_reasons": {},
 }
 
@@ -227,9 +227,7 @@ def html_of(path: Path, snapshots: list[Snapshot], level: dict[str, object] | No
     for snapshot in snapshots:
         recorder.write(snapshot)
     if level:
-        values = recorded.to_values(LevelDone(0, level))
-        assert values is not None
-        recorder.event(recorded.KIND, values)
+        recorder.event(recorded.KIND, {"what": "LevelDone", "values": {"index": 0, "result": level}})
     recorder.close()
     return "".join(page(open_recording(path)))
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llmtop.contract.codec import plain
 from llmtop.load.completion import Outcome
 from llmtop.load.counters import ServerCounters
 from llmtop.load.files import NoRun, RunFiles, new_directory, read_run, state_dir
 from llmtop.load.plan import Level, Plan
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
+from llmtop.load.results import Flag, LevelResult, RunResult
 from llmtop.load.summary import LevelRaw, detailed_arrays, level_result
 from llmtop.load.table import COLUMNS, compare, comparison_text, markdown, rows, text
 
@@ -24,24 +25,17 @@ LEVELS = (Level("c=1", 1, 2, 100, 8), Level("c=4", 4, 8, 100, 8))
 PLAN = Plan("http://127.0.0.1:8000", LEVELS, model="org/m-1", metadata={"host": "spark-a"})
 
 
-def ended(level: Level, ttft: float = 0.1) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+def ended(level: Level, ttft: float = 0.1) -> tuple[LevelResult, dict[str, list[Any]]]:
     records = tuple(
         RequestRecord(i, 0, i * 0.2, i * 0.2 + 0.2, Outcome.OK, ttft, 0.17, (0.01,) * 7, output_tokens=8)
         for i in range(level.num_prompts)
     )
     raw = LevelRaw(PLAN, Profile(model="org/m-1"), level, True, records, 0.0, "20260101-120000")
-    flagged = {"flags": ["few samples"], "flag_reasons": {"few samples": "2 requests"}, "counters": {"checked": False}}
-    return level_result(raw) | flagged, detailed_arrays(raw)
+    return replace(level_result(raw), flags=(Flag("few samples", "2 requests"),)), detailed_arrays(raw)
 
 
-def result(*levels: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "scenario": "sweep",
-        "levels": list(levels),
-        "words": "c=1: fine.",
-        "interrupted": False,
-        "model": "org/m-1",
-    }
+def result(*levels: LevelResult) -> RunResult:
+    return RunResult("sweep", "c=1: fine.", levels=levels, model="org/m-1")
 
 
 def written(directory: Path, ttft: float = 0.1) -> Path:
@@ -109,7 +103,7 @@ def test_the_report_has_the_answer_the_table_the_doubts_and_the_commands(tmp_pat
 
 def test_two_runs_side_by_side(tmp_path: Path) -> None:
     a, b = (read_run(written(tmp_path, ttft)) for ttft in (0.1, 0.05))
-    found = {(c.level, c.figure): c for c in compare(a["levels"], b["levels"])}
+    found = {(c.level, c.figure): c for c in compare(a.levels, b.levels)}
     ttft = found["c=1", "TTFT mean ms"]
     assert (ttft.a, ttft.b, ttft.change) == pytest.approx((100, 50, -0.5))
     assert ttft.better is True
@@ -134,8 +128,8 @@ def test_columns_without_a_value_are_left_out_of_the_table() -> None:
     assert "few samples: 2 requests" in text(levels)
 
 
-def test_no_nan_in_json() -> None:
-    assert plain({"a": float("nan"), "b": [float("inf"), 1.5], "c": (1,)}) == {"a": None, "b": [None, 1.5], "c": [1]}
+def test_a_run_comes_back_from_disk_as_it_was(tmp_path: Path) -> None:
+    assert read_run(written(tmp_path)) == result(*(ended(level)[0] for level in LEVELS))
 
 
 def test_state_directory_follows_xdg() -> None:

@@ -13,6 +13,7 @@ from llmtop.load.flags import cross_check, flags
 from llmtop.load.plan import Level, Plan
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
+from llmtop.load.results import CrossCheck, Totals
 from llmtop.load.summary import LevelRaw, ServerExtremes, detailed_arrays, level_result
 from llmtop.load.vitals import Vitals
 
@@ -48,11 +49,7 @@ def names(level: LevelRaw) -> list[str]:
 
 def test_a_clean_level_has_no_flag_and_equal_counters() -> None:
     assert names(raw()) == []
-    assert cross_check(raw()) == {
-        "checked": True,
-        "client": {"generation": 960, "prompt": 12_000, "requests": 120},
-        "server": {"generation": 960, "prompt": 12_000, "requests": 120},
-    }
+    assert cross_check(raw()) == CrossCheck(True, Totals(960, 12_000, 120), Totals(960, 12_000, 120))
 
 
 @pytest.mark.parametrize(
@@ -110,33 +107,34 @@ def test_tokens_of_broken_requests_do_not_mean_that_others_are_there() -> None:
 
 def test_level_result_by_hand() -> None:
     result = level_result(raw())
-    assert result["duration"] == pytest.approx(30 * 0.17)
-    assert result["output_throughput"] == pytest.approx(960 / 5.1)
-    assert result["user_tok_s"] == pytest.approx(960 / 5.1 / 4)
-    assert result["decode_tok_s"] == pytest.approx(100.0)
-    assert (result["ttft_burst"], result["ttft_steady"]) == (pytest.approx(0.1), pytest.approx(0.1))
-    assert result["ttft_steady_n"] == 116
-    assert (result["attainment"], result["tokens_per_chunk"], result["peak_concurrency"]) == (1.0, 1.0, 4)
-    assert (result["errors"], result["failed"], result["completed"]) == ({}, 0, 120)
-    assert result["steady_tok_s"] == pytest.approx(960 / 5.1, rel=0.05)  # waves of 32 tokens at both edges
-    assert result["drift_tok_s"] == pytest.approx(0.0, abs=0.1)
+    assert result.duration == pytest.approx(30 * 0.17)
+    assert result.tok_s == pytest.approx(960 / 5.1)
+    assert result.user_tok_s == pytest.approx(960 / 5.1 / 4)
+    assert result.decode_tok_s == pytest.approx(100.0)
+    assert [result.ttft_burst, result.ttft_steady] == [pytest.approx(0.1), pytest.approx(0.1)]
+    assert result.ttft_steady_n == 116
+    assert (result.attainment, result.tokens_per_chunk, result.peak_concurrency) == (1.0, 1.0, 4)
+    assert (result.errors, result.failed, result.completed) == ({}, 0, 120)
+    assert result.steady_tok_s == pytest.approx(960 / 5.1, rel=0.05)  # waves of 32 tokens at both edges
+    assert result.drift_tok_s == pytest.approx(0.0, abs=0.1)
 
 
 def test_failures_leave_the_latencies_and_stay_in_the_attainment() -> None:
     slow, cut = record(8, ttft_s=5.0), record(9, outcome=Outcome.CUT, ttft_s=9.0)
     gone = record(10, outcome=Outcome.CANCELLED)
     result = level_result(raw(slow, cut, gone))
-    assert (result["completed"], result["failed"]) == (118, 1)
-    assert result["errors"] == {"cut": 1, "cancelled": 1}
-    assert result["attainment"] == pytest.approx(117 / 119)
-    assert result["p99_ttft_ms"] < 5000
+    assert (result.completed, result.failed) == (118, 1)
+    assert result.errors == {"cut": 1, "cancelled": 1}
+    assert result.attainment == pytest.approx(117 / 119)
+    assert result.ttft is not None
+    assert result.ttft.p99_ms < 5000
 
 
 def test_no_success_has_no_speed() -> None:
     dead = [record(i, outcome=Outcome.HTTP_5XX, ttft_s=None, itls_s=(), output_tokens=None) for i in range(120)]
     result = level_result(raw(*dead))
-    assert (result["user_tok_s"], result["decode_tok_s"], result["ttft_burst"]) == (None, None, None)
-    assert (result["completed"], result["attainment"]) == (0, 0.0)
+    assert (result.user_tok_s, result.decode_tok_s, result.ttft_burst) == (None, None, None)
+    assert (result.completed, result.attainment) == (0, 0.0)
 
 
 def test_detailed_arrays_have_one_entry_per_request() -> None:
@@ -148,5 +146,5 @@ def test_detailed_arrays_have_one_entry_per_request() -> None:
 def test_goodput_counts_requests_within_the_limits() -> None:
     plan = replace(PLAN, goodput_ms={"ttft": 150.0}, metadata={"host": "spark-a"})
     result = level_result(replace(raw(record(8, ttft_s=0.16)), plan=plan))
-    assert result["request_goodput"] == pytest.approx(119 / 5.1)
-    assert result["host"] == "spark-a"
+    assert result.goodput_s == pytest.approx(119 / 5.1)
+    assert result.metadata == {"host": "spark-a"}

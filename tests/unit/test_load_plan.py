@@ -9,8 +9,9 @@ from itertools import pairwise
 
 import pytest
 
+from llmtop.contract.codec import plain, rebuild
 from llmtop.load.level import arrivals
-from llmtop.load.plan import Caps, Level, Plan, Speed, Timeouts, estimate_s
+from llmtop.load.plan import Caps, Level, Pace, Plan, Timeouts, estimate_s
 from llmtop.load.scenarios import SCENARIOS, Options, bench_commands, build, fit
 
 BASE = Plan(url="http://spark-a:8000", levels=(), model="gpt-oss-120b", seed=7)
@@ -30,7 +31,7 @@ def test_every_scenario_makes_a_plan_that_can_run_and_travels_as_json(name: str)
     assert plan.problems() == []
     assert plan.scenario == name
     assert len({level.name for level in plan.levels}) == len(plan.levels)
-    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    assert rebuild(Plan, json.loads(json.dumps(plain(plan)))) == plan
 
 
 def test_there_are_eight_scenarios() -> None:
@@ -89,13 +90,13 @@ def test_a_flag_raises_the_cap() -> None:
 def test_the_estimate_needs_a_speed() -> None:
     plan = build("sweep", BASE)
     assert estimate_s(plan, None) is None
-    seconds = estimate_s(plan, Speed(prefill_tok_s=4170, tpot_s=0.032))
+    seconds = estimate_s(plan, Pace(prefill_tok_s=4170, tpot_s=0.032))
     assert seconds is not None
     assert 300 < seconds < 900  # six to nine minutes on the machine of this speed, by hand
 
 
 def test_time_boxes_and_rates_bound_the_estimate() -> None:
-    speed = Speed(4000, 0.03)
+    speed = Pace(4000, 0.03)
     boxed = replace(BASE, levels=(Level("a", 1, 1000, 2048, 128, duration_s=20.0),))
     paced = replace(BASE, levels=(Level("a", 99, 10, 16, 8, request_rate=0.5),))
     assert estimate_s(boxed, speed) == 20.0

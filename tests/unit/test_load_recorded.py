@@ -26,6 +26,7 @@ from llmtop.load.events import (
 from llmtop.load.plan import Level, Plan
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
+from llmtop.load.results import CrossCheck, FirstFail, Flag, LevelResult, RunResult, Spread, Totals
 
 LEVEL = Level("c=8", 8, 64, 2048, 128)
 COUNTERS = ServerCounters(12.5, 8, 3, 0.61, 1000, 2000, 64, 0, itl=(1.5, 100))
@@ -46,6 +47,9 @@ PROGRESS = Progress(
     fraction=0.5,
     eta_s=12.0,
 )
+DONE = LevelResult("c=8", 8, errors={"cut": 1}, failed=1, completed=2, ttft=Spread(1, 2, 3, 2, 5, 6, 7))
+DONE = replace(DONE, flags=(Flag("few samples", "2 requests"),), counters=CrossCheck(True, Totals(1, 2, 3)))
+RESULT = RunResult("sweep", "well", levels=(DONE,), sweet_spot=8, first_fail=FirstFail("c=9", 9, "errors", 1, 0))
 PLAN = Plan("http://127.0.0.1:8000", (LEVEL, Level("1/s", 512, 60, 1, 1, request_rate=1.0)), model="m")
 
 
@@ -62,10 +66,10 @@ def there_and_back(item: recorded.Item) -> recorded.Item | None:
         LevelPreparing(0, LEVEL),
         LevelStarted(1, LEVEL, 99.0),
         PROGRESS,
-        LevelDone(0, {"level": "c=8", "errors": {"HTTP": 1}, "flags": ["few samples"]}),
+        LevelDone(0, DONE),
         Draining(3, 0, False),
         Warned("no counters"),
-        Finished({"levels": [{"level": "c=8"}], "sweet_spot": 8}),
+        Finished(RESULT),
     ],
     ids=lambda item: type(item).__name__,
 )
@@ -93,8 +97,19 @@ def test_requests_and_what_a_person_adds_to_them_are_not_written() -> None:
 
 
 def test_figures_of_single_requests_are_left_out() -> None:
-    result = {"levels": [{"level": "c=8", "latencies": [1.0] * 999, "queue_times": [0.0]}], "level": 1}
-    assert there_and_back(Finished(result)) == Finished({"levels": [{"level": "c=8"}], "level": 1})
+    long = replace(DONE, latencies=(1.0,) * 999, queue_times=(0.0,))
+    assert there_and_back(LevelDone(0, long)) == LevelDone(0, DONE)
+    assert there_and_back(Finished(replace(RESULT, levels=(long,)))) == Finished(RESULT)
+
+
+def test_recordings_from_before_the_words_still_play() -> None:
+    old = {"level": "c=8", "concurrency": 8, "completed": 2, "output_throughput": 94.0, "errors": {}, "flags": ["x"]}
+    old |= {"request_rate": "inf", "request_rate_value": None, "flag_reasons": {"x": "y"}, "latencies": [1.0]}
+    done = recorded.from_values({"what": "LevelDone", "values": {"index": 3, "result": old}})
+    assert isinstance(done, LevelDone)
+    assert (done.index, done.result.tok_s, done.result.flags, done.result.ttft) == (3, 94.0, (Flag("x", "y"),), None)
+    ended = recorded.from_values({"what": "Finished", "values": {"result": {"words": "w", "levels": [old]}}})
+    assert ended is None  # a result without its scenario is none
 
 
 def test_a_picture_of_very_many_slots_is_left_out() -> None:
@@ -103,7 +118,14 @@ def test_a_picture_of_very_many_slots_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [{}, {"what": "Weather", "values": {}}, {"what": "Progress", "values": []}, {"what": 7}]
+    "values",
+    [
+        {},
+        {"what": "done", "values": 7},
+        {"what": "Weather", "values": {}},
+        {"what": "Progress", "values": []},
+        {"what": 7},
+    ],
 )
 def test_what_is_not_known_is_passed_over(values: dict[str, object]) -> None:
     assert recorded.from_values(values) is None

@@ -12,6 +12,7 @@ import pytest
 from llmtop.load import stats
 from llmtop.load.completion import Outcome
 from llmtop.load.records import RequestRecord
+from llmtop.load.results import bench_keys, values_of
 
 BENCH = sorted((Path(__file__).parent.parent / "fixtures" / "bench").glob("*.json.gz"))
 OTHER = {"duration", "num_prompts", "burstiness", "max_concurrency", "failed", "rtfx"}
@@ -25,10 +26,10 @@ def timings(result: dict[str, Any]) -> list[stats.Timing]:
 @pytest.mark.parametrize("path", BENCH, ids=lambda path: path.name)
 def test_aggregates_of_a_captured_run(path: Path) -> None:
     result = json.loads(gzip.decompress(path.read_bytes()))
-    computed = stats.vllm_aggregates(timings(result), result["duration"])
+    computed = bench_keys(stats.measured(timings(result), result["duration"]))
     wanted = {k: v for k, v in result.items() if isinstance(v, int | float) and k not in OTHER}
     assert len(wanted) == 36
-    assert computed == pytest.approx(wanted, rel=1e-9)
+    assert {key: computed[key] for key in wanted} == pytest.approx(wanted, rel=1e-9)
 
 
 def test_five_captured_runs() -> None:
@@ -36,7 +37,9 @@ def test_five_captured_runs() -> None:
 
 
 def test_no_request_gives_zeros_as_vllm_does() -> None:
-    assert set(stats.vllm_aggregates([], 1.0).values()) == {0}
+    keys = bench_keys(stats.measured([], 1.0))
+    assert {value for key, value in keys.items() if key.endswith("_ms")} == {0.0}
+    assert values_of(stats.measured([], 1.0))["mean_ttft_ms"] is None
 
 
 def record(start: float, end: float, **more: Any) -> RequestRecord:

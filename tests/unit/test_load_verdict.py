@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from llmtop.load import verdict
-from llmtop.load.verdict import BadLimit, judge, parse_goodput, parse_slo, single_user
+from llmtop.load.results import LevelResult, RunResult, Spread
+from llmtop.load.verdict import CRITERIA, BadLimit, announcement, judge, parse_goodput, parse_slo, single_user
 
 SLO = {"user_tok_s": 6.0, "ttft_p99": 4.0}
 
 
-def level(c: int, tok_s: float, p99_s: float, **more: Any) -> dict[str, Any]:
+def spread(p99_s: float, mean_ms: float = 0.0, std_ms: float = 0.0) -> Spread:
+    return Spread(mean_ms, 0.0, std_ms, 0.0, 0.0, 0.0, p99_s * 1000)
+
+
+def level(c: int, tok_s: float, p99_s: float, **more: Any) -> LevelResult:
     """A level of the sweep in the facts of a GB10."""
-    base = {
-        "level": f"c={c}",
-        "concurrency": c,
-        "request_rate_value": None,
-        "output_throughput": tok_s,
-        "user_tok_s": tok_s / c,
-        "p99_ttft_ms": p99_s * 1000,
-        "ttft_steady": 1.1,
-        "completed": 64,
-        "failed": 0,
-        "interrupted": False,
-    }
-    return base | more
+    base: dict[str, Any] = {"level": f"c={c}", "concurrency": c, "tok_s": tok_s, "user_tok_s": tok_s / c}
+    base |= {"ttft": spread(p99_s), "ttft_steady": 1.1, "completed": 64}
+    return LevelResult(**(base | more))
 
 
 SWEEP = [level(1, 30.0, 0.5), level(8, 94.0, 3.93), level(16, 113.0, 7.9), level(32, 126.0, 17.0, user_tok_s=3.9)]
@@ -70,19 +65,21 @@ def test_errors_fail_a_level_unless_allowed() -> None:
 
 
 def test_latencies_of_no_request_are_unknown_and_keep_no_limit() -> None:
-    first = judge([level(1, 0.0, 0.0, completed=0, user_tok_s=None)], {"ttft_p99": 4.0, "errors": 9.0}).first_fail
+    first = judge(
+        [level(1, 0.0, 0.0, completed=0, user_tok_s=None, ttft=None)], {"ttft_p99": 4.0, "errors": 9.0}
+    ).first_fail
     assert first is not None
     assert first.value is None
 
 
 def test_interrupted_levels_are_left_out() -> None:
-    answer = judge([SWEEP[0], SWEEP[2] | {"interrupted": True}], SLO)
+    answer = judge([SWEEP[0], replace(SWEEP[2], interrupted=True)], SLO)
     assert (answer.sweet_spot, answer.first_fail) == (1, None)
-    assert judge([SWEEP[0] | {"interrupted": True}], SLO).met is False
+    assert judge([replace(SWEEP[0], interrupted=True)], SLO).met is False
 
 
 def test_open_loop_levels_are_named_by_their_rate() -> None:
-    rates = [level(256, 30.0 * r, 0.5 * r, level=f"{r} req/s", request_rate_value=r, user_tok_s=9.0) for r in (1, 10)]
+    rates = [level(256, 30.0 * r, 0.5 * r, level=f"{r} req/s", request_rate=r, user_tok_s=9.0) for r in (1, 10)]
     answer = judge(rates, SLO)
     assert (answer.sweet_spot, answer.first_fail is not None) == (1, True)
 
@@ -124,22 +121,28 @@ def test_goodput_as_vllm_writes_it() -> None:
             parse_goodput([wrong])
 
 
-def test_every_criterion_reads_a_key_of_a_level() -> None:
-    from llmtop.load.plan import Level, Plan
-    from llmtop.load.prompts import Profile
-    from llmtop.load.summary import LevelRaw, level_result
-
-    lone = Level("c=1", 1, 1, 1, 1)
-    raw = LevelRaw(Plan("http://x", (lone,)), Profile(), lone, True, (), 0.0, "20260101-000000")
-    assert {criterion.key for criterion in verdict.CRITERIA.values()} <= level_result(raw).keys()
+def test_every_criterion_reads_a_level() -> None:
+    assert {name for name, criterion in CRITERIA.items() if criterion.value(level(1, 1.0, 1.0)) is None} == {
+        *("decode_tok_s", "attainment", "ttft_burst"),
+        *(f"{name}_{kind}" for name in ("tpot", "itl", "e2el", "e2e") for kind in ("mean", "p50", "p90", "p95", "p99")),
+    }
 
 
 def test_single_user_speeds_are_taken_against_the_ping() -> None:
-    def sized(name: str, tokens: int, ttft: float, out: int = 1, tpot: float = 0.0) -> dict[str, Any]:
-        times = {"mean_ttft_ms": ttft, "std_ttft_ms": 1.0, "mean_tpot_ms": tpot, "std_tpot_ms": 0.1}
-        return {"level": name, "completed": 5, "input_len": tokens, "output_len": out, **times}
+    def sized(name: str, tokens: int, ttft: float, out: int = 1, tpot: float = 0.0) -> LevelResult:
+        times = spread(0.0, ttft, 1.0), spread(0.0, tpot, 0.1)
+        return LevelResult(name, completed=5, input_len=tokens, output_len=out, ttft=times[0], tpot=times[1])
 
     speeds = single_user(
         [sized("ping", 16, 20.0), sized("pp2048", 2048, 528.0), sized("tg128@d0", 16, 20.0, 128, 25.0)]
     )
     assert [str(speed) for speed in speeds] == ["pp2048 4,000.0 ± 7.9", "tg128@d0 40.0 ± 0.2"]
+
+
+def test_the_sweet_spot_is_announced_with_its_speed() -> None:
+    found = RunResult("sweep", "", levels=tuple(SWEEP), sweet_spot=16)
+    assert announcement(found) == "sweet spot: 16 users, 113 tok/s"
+    assert announcement(replace(found, sweet_spot=1)) == "sweet spot: 1 user, 30.0 tok/s"
+    assert announcement(replace(found, sweet_spot=None)) is None
+    rates = tuple(replace(SWEEP[0], request_rate=rate) for rate in (0.5, 1.5))
+    assert announcement(replace(found, levels=rates, sweet_spot=1.5)) == "sweet spot: 1.5 requests/s, 30.0 tok/s"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from fakes.snapshots import BUSY_SERVER, GIB, UNIFIED_POOL, busy
 from llmtop.contract.snapshot import Mark, Snapshot, State
-from llmtop.session.notices import Notices, sweet_spot
+from llmtop.session.notices import Notices
 
 T0 = busy().time
 
@@ -108,24 +107,3 @@ def test_a_fall_is_said_every_twenty_seconds() -> None:
 
 def test_a_clock_that_was_set_back_is_no_news() -> None:
     assert feed(learned(), at(-3600, 200.0), at(-3599, 200.0)) == []
-
-
-LEVELS: list[dict[str, Any]] = [
-    {"concurrency": 8, "request_rate_value": None, "output_throughput": 93.0},
-    {"concurrency": 16, "request_rate_value": None, "output_throughput": 113.04},
-]
-
-
-def test_the_sweet_spot_is_said_with_its_speed() -> None:
-    assert sweet_spot({"sweet_spot": 16, "levels": LEVELS}) == "sweet spot: 16 users, 113 tok/s"
-    assert sweet_spot({"sweet_spot": 1, "levels": [LEVELS[0] | {"concurrency": 1}]}) == "sweet spot: 1 user, 93.0 tok/s"
-
-
-def test_the_sweet_spot_of_an_open_loop_is_a_rate() -> None:
-    levels = [LEVELS[0] | {"concurrency": 256, "request_rate_value": rate} for rate in (0.5, 1.5)]
-    assert sweet_spot({"sweet_spot": 1.5, "levels": levels}) == "sweet spot: 1.5 requests/s, 93.0 tok/s"
-
-
-@pytest.mark.parametrize("result", [{"sweet_spot": None, "levels": LEVELS}, {"sweet_spot": None, "levels": []}, {}])
-def test_no_sweet_spot_is_not_said(result: dict[str, Any]) -> None:
-    assert sweet_spot(result) is None

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from fakes.startup_lines import KV, LOADED, STARTED
-from llmtop.warmup.startup import Startup, Tracker, read_log
-from llmtop.warmup.startup_lines import PHASES, parse
+from llmtop.warmup.log_line import Unwrapper
+from llmtop.warmup.phrases import PHASES
+from llmtop.warmup.startup import Startup
+from llmtop.warmup.tracker import Tracker, read_log
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "startup"
 
@@ -241,7 +243,7 @@ def test_progress_of_shards() -> None:
     ],
 )
 def test_prefixes(raw: str, process: str | None, pid: int | None, text: str) -> None:
-    line = parse(raw)
+    line = Unwrapper().lines(raw)[0]
     assert (line.process, line.pid, line.text) == (process, pid, text)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fakes.startup_lines import CAPTURING, KV, LOADED, PREFIX, STARTED
-from llmtop.warmup.startup import Startup, read_log
+from llmtop.warmup.startup import Startup
+from llmtop.warmup.tracker import read_log
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "startup"
 

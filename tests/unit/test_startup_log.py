@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from llmtop.warmup.log_line import MAX_LINE
 from llmtop.warmup.log_source import (
     Line,
     LineSource,
@@ -22,7 +23,6 @@ from llmtop.warmup.log_source import (
     journal,
     read_descriptor,
 )
-from llmtop.warmup.startup_lines import MAX_LINE
 
 TIMEOUT_S = 10.0
 

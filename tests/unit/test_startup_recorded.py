@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from llmtop.warmup import recorded
+from llmtop.warmup.evidence import MachineMemory, evidence
 from llmtop.warmup.recorded import StartupView, least_of_each
 from llmtop.warmup.report import Report, make_report
-from llmtop.warmup.startup import read_log
-from llmtop.warmup.startup_evidence import MachineMemory, evidence
+from llmtop.warmup.tracker import read_log
 
 LOGS = sorted((Path(__file__).parents[1] / "fixtures" / "startup").glob("*.log"))
 GIB = 2**30

@@ -28,7 +28,7 @@ EXIT_OK, EXIT_UNHEALTHY, EXIT_USAGE, EXIT_CRASH = 0, 1, 2, 70
 ONCE_DEADLINE_S = 15.0
 ONCE_INTERVAL_S = 5.0  # two polls must fit into the deadline
 THEMES = ("textual-dark", "textual-light")
-Show = Callable[[Settings, Any, Any, str | None], int]
+Show = Callable[[Settings, Any, Any], int]
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -110,6 +110,9 @@ def _network(parser: argparse.ArgumentParser) -> None:
     net.add_argument("--api-key-env", metavar="NAME", help="environment variable with the server's API key")
     net.add_argument("--ca", type=Path, metavar="FILE", help="certificate authority to trust for https")
     net.add_argument("--insecure", action="store_true", help="do not check certificates")
+    net.add_argument(
+        "--this-machine", action="store_true", help="show the memory and GPUs here beside servers that run elsewhere"
+    )
     net.add_argument("--allow-remote-load", action="store_true", help="let the load button load public hosts")
 
 
@@ -144,7 +147,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     )
     base = base_settings(args, config)
     check_certificates(targets)
-    base = replace(base, allow_remote_load=args.allow_remote_load)
+    base = replace(base, allow_remote_load=args.allow_remote_load, this_machine=args.this_machine)
     return replace(base, targets=targets) if targets else _found_here(base, args)
 
 
@@ -181,12 +184,11 @@ def watch(
     settings: Settings,
     machine: Any = None,
     startup: Any = None,
-    startup_url: str | None = None,
     show: Show | None = None,
 ) -> int:
     """Watch as asked: once, as lines, or on the screen (or what `show` puts in its place).
 
-    `startup` is the log of a start-up to follow, `startup_url` the server that it brings up.
+    `startup` is the log of a start-up to follow.
     """
     if machine is None:
         from llmtop.machine.live import LiveMachine
@@ -195,14 +197,14 @@ def watch(
     if show is not None:
         if args.once or args.json or args.plain:
             raise UsageError("--once, --json and --plain are for a terminal")
-        return show(settings, machine, startup, startup_url)
+        return show(settings, machine, startup)
     if args.once:
         return _once(settings, machine, args.json, args.plain)
     if args.json or args.plain or not has_screen():
-        return _stream(settings, machine, args.json, startup, startup_url)
+        return _stream(settings, machine, args.json, startup)
     from llmtop.ui.main import run_ui
 
-    return run_ui(settings, machine, startup, startup_url)
+    return run_ui(settings, machine, startup)
 
 
 def has_screen() -> bool:
@@ -271,7 +273,7 @@ def print_line(text: str) -> None:
         raise UsageError(f"cannot write to standard output: {error.strerror}") from None
 
 
-def _stream(settings: Settings, machine: Any, as_json: bool, log: Any, log_url: str | None) -> int:
+def _stream(settings: Settings, machine: Any, as_json: bool, log: Any) -> int:
     from llmtop.machine.tee import MachineTee
     from llmtop.session.poller import Poller
     from llmtop.warmup.control import WarmupControl
@@ -297,7 +299,7 @@ def _stream(settings: Settings, machine: Any, as_json: bool, log: Any, log_url: 
     signal.signal(signal.SIGHUP, lambda *_: end(128 + signal.SIGHUP))
     tee = MachineTee(machine)
     poller = Poller(settings, tee.branch(), take)
-    startup = WarmupControl(tee, poller, log, log_url)
+    startup = WarmupControl(tee, poller, settings, log)
     poller.start()
     if startup.wanted:
         startup.begin()

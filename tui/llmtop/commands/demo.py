@@ -42,10 +42,9 @@ def run(argv: list[str], show: Show | None = None) -> int:
             target = Target(demo.url, max_num_seqs=model.engine.max_num_seqs)
             return watch(
                 args,
-                replace(settings, targets=(target,)),
+                replace(settings, targets=(target,), startup=lines is not None),
                 SimulatedMachine(model, demo.control, args.speed),
                 lines,
-                demo.url if lines else None,
                 show,
             )
     except (RuntimeError, profile.ProfileError) as error:

@@ -8,10 +8,9 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from llmtop.commands.config import load_user_config, resolve_targets
 from llmtop.commands.load_arguments import add_arguments, make_plan
@@ -22,6 +21,7 @@ from llmtop.load import safety, table
 from llmtop.load.beside import watched
 from llmtop.load.files import NoRun, read_run
 from llmtop.load.plan import Plan
+from llmtop.load.results import RunResult, values_of
 from llmtop.load.runner import LoadError, LoadRun, RunOptions, read_counters
 
 __all__ = ["add_arguments", "main", "run"]
@@ -46,9 +46,9 @@ def run(args: argparse.Namespace) -> int:
             result = asyncio.run(_play(args, plan, replace(options, snapshots=snapshots)))
     except LoadError as error:
         print(f"llmtop load: {error}", file=sys.stderr)
-        result = _no_result(plan, str(error))
+        result = RunResult(plan.scenario, str(error), slo=plan.slo, url=plan.url, error=str(error))
     with contextlib.suppress(BrokenPipeError):
-        print(to_json(result) if args.json else result_text(result), flush=True)
+        print(to_json(values_of(result)) if args.json else result_text(result), flush=True)
     return exit_code(result, asked=args.slo is not None)
 
 
@@ -101,7 +101,7 @@ def _answer(question: str) -> str:
 # the run
 
 
-async def _play(args: argparse.Namespace, plan: Plan, options: RunOptions) -> Mapping[str, Any]:
+async def _play(args: argparse.Namespace, plan: Plan, options: RunOptions) -> RunResult:
     show: Lines | Bar = Lines() if args.json else Bar(plan)
     load = LoadRun(plan, options, show.take)
     show.on_broken_pipe = load.stop
@@ -112,17 +112,11 @@ async def _play(args: argparse.Namespace, plan: Plan, options: RunOptions) -> Ma
         return await load.run()
 
 
-def _no_result(plan: Plan, error: str) -> dict[str, Any]:
-    """The result of a run that could not begin."""
-    empty = {"sweet_spot": None, "first_fail": None, "knee": None, "words": error, "met": False}
-    return {"schema": 1, "scenario": plan.scenario, "interrupted": False, "levels": [], **empty, "error": error}
-
-
-def exit_code(result: Mapping[str, Any], asked: bool) -> int:
+def exit_code(result: RunResult, asked: bool) -> int:
     """0: limits met or none asked; 1: not met; 3: no level ran to its end with a request that succeeded."""
-    if not any(level["completed"] and not level["interrupted"] for level in result["levels"]):
+    if not any(level.whole for level in result.levels):
         return EXIT_NOTHING
-    return EXIT_NOT_MET if asked and not result["met"] else EXIT_OK
+    return EXIT_NOT_MET if asked and not result.met else EXIT_OK
 
 
 def _compare(a: Path, b: Path) -> int:
@@ -130,7 +124,7 @@ def _compare(a: Path, b: Path) -> int:
         runs = read_run(a), read_run(b)
     except NoRun as error:
         raise UsageError(str(error)) from None
-    compared = table.compare(runs[0]["levels"], runs[1]["levels"])
+    compared = table.compare(runs[0].levels, runs[1].levels)
     if not compared:
         raise UsageError("the two runs have no level in common")
     print(f"A {a}\nB {b}")

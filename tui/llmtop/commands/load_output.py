@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from llmtop.contract.codec import to_json
@@ -12,6 +12,7 @@ from llmtop.contract.units import duration, rate, seconds
 from llmtop.load import table
 from llmtop.load.events import Draining, Event, LevelDone, LevelStarted, Progress, Warned
 from llmtop.load.plan import Plan
+from llmtop.load.results import RunResult, values_of
 from llmtop.load.scenarios import SCENARIOS, bench_commands
 
 JSON_PROGRESS_S = 1.0
@@ -33,12 +34,11 @@ def plan_text(plan: Plan) -> str:
     return "\n".join([*head, *levels, "The same with vLLM's own tool:", *bench_commands(plan)])
 
 
-def result_text(result: Mapping[str, Any]) -> str:
+def result_text(result: RunResult) -> str:
     """The table, the answer in words, and where the files are."""
-    lines = [table.text(result["levels"])] if result["levels"] else []
-    lines += ["interrupted"] if result["interrupted"] else []
-    lines += [result["words"]] if result["levels"] else []
-    lines += [f"files: {result['directory']}"] if result.get("directory") else []
+    lines = [table.text(result.levels), result.words] if result.levels else []
+    lines[1:1] = ["interrupted"] if result.interrupted else []
+    lines += [f"files: {result.directory}"] if result.directory else []
     return "\n".join(lines)
 
 
@@ -78,7 +78,7 @@ def _json_event(event: Event) -> dict[str, Any] | None:
             values = {name: getattr(event, name) for name in _PROGRESS}
             return {"event": "progress", "level": event.level.name} | values
         case LevelDone(_, result):
-            return {"event": "level_done"} | {name: result[name] for name in _LEVEL_DONE}
+            return {"event": "level_done"} | {name: values_of(result)[name] for name in _LEVEL_DONE}
         case Draining(running, before, drained):
             return {"event": "draining", "running": running, "before": before, "drained": drained}
         case Warned(text):
@@ -113,9 +113,9 @@ class Bar:
             case Progress():
                 self._bar.update(self._task, completed=event.fraction, description=self._words(event))
             case LevelDone(_, result):
-                words = f"{result['level']}: {rate(result['output_throughput'])} tok/s, {result['completed']} ok"
-                mean = result["mean_ttft_ms"] / 1000 if result["completed"] else None
-                self._console.print(f"{words}, {result['failed']} failed, TTFT {seconds(mean)}")
+                words = f"{result.level}: {rate(result.tok_s)} tok/s, {result.completed} ok"
+                mean = result.ttft.mean_ms / 1000 if result.ttft is not None else None
+                self._console.print(f"{words}, {result.failed} failed, TTFT {seconds(mean)}")
             case Warned(text):
                 self._console.print(f"warning: {text}")
             case Draining(running, before, drained):

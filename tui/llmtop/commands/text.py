@@ -14,8 +14,10 @@ def table(snapshot: Snapshot) -> str:
     """Everything a person wants to know at once, as lines."""
     parts = [_server(server) for server in snapshot.servers] or [["no model server found on this host"]]
     parts += [[f"{snapshot.simulation}: no real server, no real machine"]] if snapshot.simulation else []
-    parts.append([_pool(pool) for pool in snapshot.pools])
+    where = [f"  {snapshot.nodes[0].name}, this machine:"] if len(snapshot.nodes) > 1 and snapshot.pools else []
+    parts.append([*where, *(_pool(pool) for pool in snapshot.pools)])
     parts.append([_device(device) for device in snapshot.devices])
+    parts.append([f"  memory      {UNKNOWN}  {node.reason}" for node in snapshot.nodes if node.state != "ok"])
     parts.append([_finding(f.level, f.text, f.evidence, f.advice) for f in snapshot.findings])
     return "\n\n".join("\n".join(part) for part in parts if part)
 
@@ -139,13 +141,18 @@ def _finding(level: str, text: str, evidence: str | None, advice: str | None) ->
 def line(snapshot: Snapshot) -> str:
     """One line per server: time, state, KV, headroom, queue, throughput, P95 TTFT."""
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.time))
-    pool = snapshot.pools[0] if snapshot.pools else None
-    memory = (
-        f"headroom {gib(pool.headroom_bytes)} GiB {(pool.state or UNKNOWN).upper()}" if pool else f"headroom {UNKNOWN}"
-    )
     if not snapshot.servers:
-        return f"{clock}  no model server found  {memory}"
-    return "\n".join(f"{clock}  {_server_line(server)}  {memory}" for server in snapshot.servers)
+        return f"{clock}  no model server found  {_memory(snapshot, None)}"
+    return "\n".join(f"{clock}  {_server_line(s)}  {_memory(snapshot, s)}" for s in snapshot.servers)
+
+
+def _memory(snapshot: Snapshot, server: ServerView | None) -> str:
+    """The first pool of the machine that a server runs on, or of one that was asked for, which is then named."""
+    pool = next(iter(snapshot.beside(server).pools), None)
+    if pool is None:
+        return f"headroom {UNKNOWN}"
+    where = f"{pool.node} " if server is not None and pool.node != server.node else ""
+    return f"{where}headroom {gib(pool.headroom_bytes)} GiB {(pool.state or UNKNOWN).upper()}"
 
 
 def _server_line(server: ServerView) -> str:

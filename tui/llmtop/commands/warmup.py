@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import TextIO
 
 from llmtop.contract.secrets import mask
+from llmtop.contract.settings import Settings, parse_target
 from llmtop.machine.live import LiveMachine
-from llmtop.net.health import HealthProbe
+from llmtop.warmup import factory
 from llmtop.warmup.check import Command, make_plan, read_command
+from llmtop.warmup.evidence import evidence
 from llmtop.warmup.launch import Launch
 from llmtop.warmup.log_source import (
     LineSource,
@@ -27,15 +29,13 @@ from llmtop.warmup.log_source import (
     journal,
     read_descriptor,
 )
-from llmtop.warmup.memory import MemoryLog
 from llmtop.warmup.preflight import preflight
 from llmtop.warmup.report import Report, compare, load, make_report, to_json, to_line, to_markdown
 from llmtop.warmup.show import PlainView
-from llmtop.warmup.startup import Startup, Tracker
-from llmtop.warmup.startup_evidence import evidence
+from llmtop.warmup.startup import Startup
+from llmtop.warmup.tracker import Tracker
 from llmtop.warmup.watch import Watch
 
-FAST_HZ = 20.0
 _STEP_S = 0.1
 _FIRST_ROUND_S = 5.0
 _USAGE = 2
@@ -254,9 +254,9 @@ def _launch(args: argparse.Namespace) -> int:
 
 def make_watch(args: argparse.Namespace, source: LineSource | None, url: str | None) -> Watch:
     """The watch that the flags describe; the screen uses it too."""
-    memory = MemoryLog(LiveMachine(args.procfs, args.sysfs, args.memory, FAST_HZ))
-    health = HealthProbe(url) if url else None
-    return Watch(source, memory, health, reserve_gib=args.reserve, procfs=args.procfs)
+    settings = Settings(procfs=args.procfs, sysfs=args.sysfs, memory=args.memory, reserve_gib=args.reserve)
+    machine = LiveMachine(args.procfs, args.sysfs, args.memory, factory.FAST_HZ)
+    return factory.make_watch(settings, machine, source, parse_target(url) if url else None)
 
 
 def default_log() -> Path:

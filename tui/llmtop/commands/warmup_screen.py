@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from llmtop.cli import CommandParser, has_screen
 from llmtop.commands import warmup as cli
@@ -36,6 +37,7 @@ def _on_screen(args: argparse.Namespace) -> int:
     except LogError as error:
         return cli.fail(str(error))
     target = parse_target(args.url or f"127.0.0.1:{DEFAULT_PORT}")
-    settings = Settings(targets=(target,), procfs=args.procfs, sysfs=args.sysfs, memory=args.memory)
+    settings = Settings((target,), procfs=args.procfs, sysfs=args.sysfs, memory=args.memory, startup=True)
+    settings = replace(settings, reserve_gib=args.reserve)
     machine = LiveMachine(args.procfs, args.sysfs, args.memory)
-    return run_ui(settings, machine, lines, target.url)
+    return run_ui(settings, machine, lines)

@@ -28,12 +28,10 @@ def run(argv: list[str]) -> int:
         raise UsageError("--port must be 0 to 65535")
     _check_host(args.host)
 
-    def show(settings: Settings, machine: Any, startup: Any, startup_url: str | None) -> int:
+    def show(settings: Settings, machine: Any, startup: Any) -> int:
         from llmtop.web.server import WebOptions, serve
 
-        return serve(
-            settings, machine, WebOptions(args.host, args.port, args.tabs, args.allow_load), (startup, startup_url)
-        )
+        return serve(settings, machine, WebOptions(args.host, args.port, args.tabs, args.allow_load), startup)
 
     return _watch(rest, show)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -31,14 +32,21 @@ class Target:
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port."""
+        """Scheme, host and port, or the Unix socket."""
         parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc}"
+        return f"{parts.scheme}://{parts.netloc}" if parts.netloc else self.url
+
+    @property
+    def authorization(self) -> str | None:
+        """The value of that header: what stood in the URL, else the key."""
+        if self.login is not None:
+            return basic(*self.login)
+        return f"Bearer {self.key}" if self.key else None
 
     @property
     def host(self) -> str:
-        """The host without brackets."""
-        return urlsplit(self.url).hostname or ""
+        """The host without brackets; that of a Unix socket is this machine."""
+        return "localhost" if self.url.startswith("unix:") else urlsplit(self.url).hostname or ""
 
     @property
     def port(self) -> int:
@@ -63,11 +71,21 @@ class Settings:
     record_raw: bool = False
     prometheus_file: Path | None = None
     allow_remote_load: bool = False
+    this_machine: bool = False  # shown also where no watched server runs on it
     found: bool = False  # the targets were found on this host, not named
+    startup: bool = False  # the start-up of the first target is watched from the first moment on
+    reserve_gib: float | None = None  # what must stay free after a start-up
+
+
+def basic(name: str, password: str) -> str:
+    """The value of an `Authorization` header for a name and a password."""
+    return "Basic " + b64encode(f"{name}:{password}".encode()).decode()
 
 
 def parse_target(text: str) -> Target:
     """A host, host:port or URL as typed; raises UsageError when it cannot be one."""
+    if text.startswith("unix:/"):
+        return Target(text.replace("unix://", "unix:", 1).partition("?")[0])
     typed = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(typed)
@@ -99,13 +117,10 @@ def _sayable(host: str) -> bool:
     """Whether a host name can be put into a request."""
     if host.isascii():
         return True
-    import idna
-
     try:
-        idna.encode(host, uts46=True)
-    except idna.IDNAError:
+        return bool(host.encode("idna"))
+    except UnicodeError:
         return False
-    return True
 
 
 def _shown(text: str) -> str:

@@ -7,7 +7,7 @@ Bytes are bytes, fractions are 0..1, times are Unix seconds, durations are secon
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -244,8 +244,9 @@ class Node:
     name: str
     local: bool = True  # llmtop runs there
     simulated: bool = False
-    state: Literal["ok", "stale", "down"] = "ok"
+    state: Literal["ok", "stale", "down", "unknown"] = "ok"
     reason: str | None = None  # why it is not ok
+    asked: bool = False  # shown though no watched server runs there
     age_s: float | None = None
     host: Host | None = None
 
@@ -334,6 +335,8 @@ class Snapshot:
     sources: tuple[SourceStatus, ...] = ()
     marks: tuple[Mark, ...] = ()
     simulated: bool = False
+    nodes: tuple[Node, ...] = ()  # `host` is that of the first
+    events: tuple[Event, ...] = ()
 
     @property
     def simulation(self) -> str | None:
@@ -341,5 +344,19 @@ class Snapshot:
         speed = self.host.simulated_speed
         return None if not self.simulated else "simulated" if speed in (None, 1) else f"simulated x{speed:g}"
 
-    nodes: tuple[Node, ...] = ()  # `host` is that of the first
-    events: tuple[Event, ...] = ()
+    def node_of(self, server: ServerView | None) -> Node | None:
+        """The machine a server runs on; None where that was not recorded."""
+        return next((node for node in self.nodes if server is not None and node.name == server.node), None)
+
+    def beside(self, server: ServerView | None) -> Snapshot:
+        """Only what may stand beside a server: memory and devices of its own machine, or of one that was asked for."""
+        own = self.node_of(server)
+        if own is None:
+            return self
+        names = {own.name, *(node.name for node in self.nodes if node.asked)}
+        return replace(
+            self,
+            devices=tuple(device for device in self.devices if device.node in names),
+            pools=tuple(pool for pool in self.pools if pool.node in names),
+            host=self.host if self.host.node in names else Host(),
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
 from collections.abc import Iterator, Sequence
@@ -112,20 +113,25 @@ def own_addresses() -> set[str]:
     """The addresses of this host's interfaces."""
     import psutil
 
-    found = {"127.0.0.1", "::1", "localhost", socket.gethostname()}
-    for addresses in psutil.net_if_addrs().values():
-        found.update(address.address.partition("%")[0] for address in addresses)
-    return found
+    entries = (entry.address for found in psutil.net_if_addrs().values() for entry in found)
+    return {address.partition("%")[0] for address in entries}
 
 
 def is_local(host: str) -> bool:
-    """Whether a host name or address is this machine; may ask the resolver."""
-    if host in ("localhost", "::1") or host.startswith("127."):
-        return True
-    own = own_addresses()
-    if host in own:
+    """Whether a host name or address is this machine; may ask the resolver, which can take seconds."""
+    name, own_name = host.casefold().rstrip("."), socket.gethostname().casefold()
+    if name in ("localhost", own_name, f"{own_name}.local"):
         return True
     try:
-        return any(str(info[4][0]) in own for info in socket.getaddrinfo(host, None))
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):
         return False
+    own = own_addresses()
+    return any(_is_own(address, own) for address in found)
+
+
+def _is_own(address: str, own: set[str]) -> bool:
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return ip.is_loopback or ip.is_unspecified or str(ip) in own

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmtop import __version__
 from llmtop.contract.settings import Target
 from llmtop.contract.units import clean
 from llmtop.engines.doors import VERSION_CHARS, complete
@@ -21,7 +20,8 @@ from llmtop.engines.registry import BY_NAME
 from llmtop.engines.registry.entry import Beside
 from llmtop.engines.registry.tensorrt import PROMETHEUS, as_page, has_gauges, read_iterations
 from llmtop.engines.tracker import Failure, Identity
-from llmtop.net.client import BrokenOff, CannotConnect, Client, TooLarge, open_client
+from llmtop.net.client import Client
+from llmtop.net.connection import BrokenOff, CannotConnect, TooLarge
 
 PAGE_LIMIT, SIDE_LIMIT = 32 * 2**20, 2**20
 DEADLINE_S = 5.0
@@ -191,14 +191,7 @@ class ServerSource:
 
     def _http(self) -> Client:
         if self._client is None:
-            headers = {
-                "User-Agent": f"llmtop/{__version__}",
-                "Accept": "text/plain; version=0.0.4, */*; q=0.1",
-                "Accept-Encoding": "identity",
-            }
-            if self.target.key:
-                headers["Authorization"] = f"Bearer {self.target.key}"
-            self._client = open_client(self.target, headers)
+            self._client = Client(self.target, {"Accept": "text/plain; version=0.0.4, */*; q=0.1"})
         return self._client
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from typing import Any
 
+from llmtop.contract.codec import plain
 from llmtop.load.plan import Plan
 
 _LINE_LIMIT = 64 << 20
@@ -40,7 +41,7 @@ class Child:
             limit=_LINE_LIMIT,
         )
         child = cls(process)
-        child.say(plan=plan.to_json(), authorization=authorization, parent=os.getpid(), tls=tls)
+        child.say(plan=plain(plan), authorization=authorization, parent=os.getpid(), tls=tls)
         return child
 
     def say(self, **command: Any) -> None:

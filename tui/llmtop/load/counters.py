@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from llmtop.engines.exposition import Exposition
 from llmtop.engines.page import read_page
 from llmtop.engines.page_record import Page
-from llmtop.load.transport import Connector, fetch
+from llmtop.net.connection import Connector, fetch
 
 
 @dataclass(frozen=True, slots=True)

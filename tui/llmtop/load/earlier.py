@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from llmtop.load.files import NoRun, read_run
+from llmtop.load.results import RunResult
 from llmtop.load.table import Comparison, compare
 
 _LOOKED_AT = 50
@@ -19,27 +18,27 @@ class Earlier:
     """A finished run on disk."""
 
     path: Path
-    result: Mapping[str, Any]
+    result: RunResult
 
 
-def comparison(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[Comparison]:
+def comparison(then: RunResult, now: RunResult) -> list[Comparison]:
     """Two results figure by figure, for the levels that ran to their end in both with a request that succeeded."""
-    return compare(*([x for x in run["levels"] if x["completed"] and not x["interrupted"]] for run in (then, now)))
+    return compare(*([level for level in run.levels if level.whole] for run in (then, now)))
 
 
-def earlier_run(root: Path, result: Mapping[str, Any]) -> Earlier | None:
+def earlier_run(root: Path, result: RunResult) -> Earlier | None:
     """The latest run under `root` of the same scenario with a level in common, `result`'s own left out.
 
     Directories begin with their date, so that their names are in order.
     """
-    own = result.get("directory")
+    own = result.directory
     names = sorted(path.name for path in _runs(root) if str(path) != own)
     if own:
         names = [name for name in names if name < Path(own).name]
     for name in names[: -_LOOKED_AT - 1 : -1]:
-        with contextlib.suppress(NoRun, KeyError, TypeError):
+        with contextlib.suppress(NoRun):
             found = read_run(root / name)
-            if found["scenario"] == result["scenario"] and comparison(found, result):
+            if found.scenario == result.scenario and comparison(found, result):
                 return Earlier(root / name, found)
     return None
 

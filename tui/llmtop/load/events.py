@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from llmtop.load.counters import ServerCounters
 from llmtop.load.plan import Level
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
+from llmtop.load.results import LevelResult, RunResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +86,10 @@ class RequestDone:
 
 @dataclass(frozen=True, slots=True)
 class LevelDone:
-    """A level ended; `result` has the keys of the contract."""
+    """A level ended."""
 
     index: int
-    result: Mapping[str, Any]
+    result: LevelResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +110,9 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end; `result` is the last line of `llmtop load --json`."""
+    """The end."""
 
-    result: Mapping[str, Any]
+    result: RunResult
 
 
 Event = Preflighted | LevelPreparing | LevelStarted | Progress | RequestDone | LevelDone | Draining | Warned | Finished

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from llmtop.load.completion import Outcome, Reply
-from llmtop.load.transport import End
+from llmtop.net.connection import End
 
 
 class Meter:
@@ -35,7 +35,7 @@ class Exchange:
     def on_head(self, status: int, headers: Mapping[str, str]) -> None:
         """The transport's: status and headers came."""
         self.got_bytes = True
-        self.reply.head(status, headers.get("content-encoding", ""))
+        self.reply.head(status, headers.get("content-encoding", "").lower())
 
     def on_body(self, data: bytes, now: float) -> None:
         """The transport's: body bytes read at `now`."""

@@ -8,28 +8,22 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from llmtop.contract.codec import plain
+from llmtop.contract.codec import NotGiven, plain
 from llmtop.contract.units import clean
 from llmtop.load.counters import ServerCounters
 from llmtop.load.plan import Plan
 from llmtop.load.records import RequestRecord
+from llmtop.load.results import LevelResult, RunResult, bench_keys, run_from, values_of
 from llmtop.load.scenarios import bench_commands
 from llmtop.load.summary import ARRAYS
 from llmtop.load.table import markdown
 
-_VLLM_TEXT = (
-    "date endpoint_type backend label model_id tokenizer_id num_prompts request_rate burstiness max_concurrency "
-    "duration completed failed total_input_tokens total_output_tokens request_throughput request_goodput "
-    "output_throughput total_token_throughput max_output_tokens_per_s max_concurrent_requests rtfx latencies "
-    "queue_times"
-)
-_VLLM_KEYS = frozenset(_VLLM_TEXT.split())
 _SERIES = ("time_s", "running", "waiting", "kv_usage", "generation", "prompt", "requests", "preemptions")
 
 
@@ -56,36 +50,18 @@ def new_directory(root: Path, scenario: str, started: datetime) -> Path:
     raise FileExistsError(f"{root / name} and 98 more of its name exist")
 
 
-def bench_keys(result: Mapping[str, Any], metadata: Mapping[str, str]) -> dict[str, Any]:
-    """A level as vLLM writes it: its own keys as they are, ours as flat `llmtop_*` scalars."""
-    out: dict[str, Any] = {}
-    for key, value in result.items():
-        if key in _VLLM_KEYS or key in metadata or key.endswith("_ms"):
-            out[key] = value
-        else:
-            out |= _flat(f"llmtop_{key}", value)
-    return out
-
-
-def _flat(name: str, value: Any) -> dict[str, Any]:
-    """Nested objects as one scalar per leaf, lists as one text."""
-    if isinstance(value, Mapping):
-        return {k: v for key, item in value.items() for k, v in _flat(f"{name}_{key}", item).items()}
-    return {name: "; ".join(map(str, value)) if isinstance(value, list | tuple) else value}
-
-
 class RunFiles:
     """Writes a run as it goes, so that what was measured survives whatever ends it."""
 
     def __init__(self, directory: Path, plan: Plan) -> None:
         self.directory = directory
         self._plan = plan
-        self._levels: list[dict[str, Any]] = []
+        self._levels: list[dict[str, Any]] = []  # as vLLM writes them
         self._requests = self._open("requests.jsonl")
         self._series = self._open("server.csv")
         self._csv = csv.writer(self._series)
         self._csv.writerow(("level", *_SERIES))
-        self._write("plan.json", json.dumps(plan.to_json(), indent=1))
+        self._write("plan.json", json.dumps(plain(plan), indent=1))
 
     def request(self, level: str, record: RequestRecord) -> None:
         """One line of `requests.jsonl`; gaps between chunks are in the level's file."""
@@ -97,9 +73,9 @@ class RunFiles:
         """One line of `server.csv`."""
         self._csv.writerow((level, *(getattr(counters, name) for name in _SERIES)))
 
-    def level(self, result: Mapping[str, Any], arrays: Mapping[str, list[Any]]) -> Path:
+    def level(self, result: LevelResult, arrays: Mapping[str, list[Any]]) -> Path:
         """The JSON of a level that has ended, and the summary so far."""
-        flat = plain(bench_keys(result, self._plan.metadata))
+        flat = bench_keys(result)
         self._levels.append(flat)
         path = self._write(self._level_name(result), json.dumps(flat | {key: arrays[key] for key in ARRAYS}))
         self._write("summary.json", json.dumps(self._levels, indent=1))
@@ -107,9 +83,9 @@ class RunFiles:
         self._series.flush()
         return path
 
-    def finish(self, result: Mapping[str, Any]) -> None:
+    def finish(self, result: RunResult) -> None:
         """The result as a whole and the report for people."""
-        self._write("run.json", json.dumps(plain(result), indent=1))
+        self._write("run.json", json.dumps(values_of(result), indent=1))
         self._write("report.md", report(result, self._plan))
         self.close()
 
@@ -118,10 +94,10 @@ class RunFiles:
         self._requests.close()
         self._series.close()
 
-    def _level_name(self, result: Mapping[str, Any]) -> str:
-        model = str(result["model_id"] or "model").rstrip("/").split("/")[-1]
-        stem = f"{result['backend']}-{result['request_rate']}qps-concurrency{result['concurrency']}-{model}"
-        stem = f"{stem}-{result['date']}".replace("/", "_")
+    def _level_name(self, result: LevelResult) -> str:
+        model = str(result.model or "model").rstrip("/").split("/")[-1]
+        rate = "inf" if result.request_rate is None else result.request_rate
+        stem = f"{result.backend}-{rate}qps-concurrency{result.concurrency}-{model}-{result.date}".replace("/", "_")
         names = (f"{stem}{suffix}.json" for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
         return next(name for name in names if not (self.directory / name).exists())
 
@@ -138,22 +114,17 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def report(result: Mapping[str, Any], plan: Plan) -> str:
+def report(result: RunResult, plan: Plan) -> str:
     """The run in Markdown: the answer, the table, the doubts, and the same runs by `vllm bench serve`."""
-    levels: Sequence[Mapping[str, Any]] = result["levels"]
-    doubts = [
-        f"- {level['level']}: **{name}**: {reason}"
-        for level in levels
-        for name, reason in level["flag_reasons"].items()
-    ]
-    commands = bench_commands(plan, result.get("model"))
+    doubts = [f"- {level.level}: **{flag.name}**: {flag.reason}" for level in result.levels for flag in level.flags]
+    commands = bench_commands(plan, result.model)
     return "\n".join(
         [
-            f"# {result['scenario']}: {clean(result.get('model') or plan.url)}",
+            f"# {result.scenario}: {clean(result.model or plan.url)}",
             "",
-            result["words"] + (" (interrupted)" if result["interrupted"] else ""),
+            result.words + (" (interrupted)" if result.interrupted else ""),
             "",
-            markdown(levels),
+            markdown(result.levels),
             "",
             "## Doubts",
             "",
@@ -168,13 +139,14 @@ def report(result: Mapping[str, Any], plan: Plan) -> str:
     )
 
 
-def read_run(path: Path) -> dict[str, Any]:
+def read_run(path: Path) -> RunResult:
     """The result of a finished run, from its directory or its `run.json`; raises `NoRun`."""
     file = path / "run.json" if path.is_dir() else path
     try:
-        result = json.loads(file.read_text(encoding="utf-8"))
+        values = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise NoRun(f"{path}: no finished run ({error})") from None
-    if not isinstance(result, dict) or "levels" not in result:
-        raise NoRun(f"{path}: not the result of a run")
-    return result
+    try:
+        return run_from(values)
+    except NotGiven:
+        raise NoRun(f"{path}: not the result of a run") from None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 from llmtop.contract.units import seconds
 from llmtop.load import stats
 from llmtop.load.completion import Outcome
 from llmtop.load.counters import delta, restarted
+from llmtop.load.results import CrossCheck, Flag, Totals
 from llmtop.load.summary import LevelRaw
 
 CPU_SHARE = 0.6
@@ -18,14 +17,8 @@ START_SKEW_S = 0.010
 FOREIGN_SHARE = 0.005
 CACHE_SHARE = 0.01
 SAMPLES = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """A doubt about a level, and what gave rise to it."""
-
-    name: str
-    reason: str
+_COUNTED = ("generation", "prompt", "requests")
+_FOREIGN = {"generation": "output tokens", "requests": "finished requests"}
 
 
 def flags(raw: LevelRaw) -> list[Flag]:
@@ -34,21 +27,29 @@ def flags(raw: LevelRaw) -> list[Flag]:
     return [flag for check in checks for flag in check(raw)]
 
 
-def cross_check(raw: LevelRaw) -> dict[str, Any]:
-    """Our totals beside what the server counted; `checked` is False without its counters.
+def cross_check(raw: LevelRaw) -> CrossCheck:
+    """Our totals beside what the server counted.
 
     Tokens of failed requests are in the server's count as far as it made them, so ours are added as received.
     """
-    ours = {
-        "generation": sum(record.output for record in raw.records),
-        "prompt": sum(record.prompt_tokens or record.asked_prompt for record in raw.records if record.chunks),
-        "requests": sum(record.ok or record.outcome is Outcome.SHORT for record in raw.records),
-    }
+    ours = Totals(
+        sum(record.output for record in raw.records),
+        sum(record.prompt_tokens or record.asked_prompt for record in raw.records if record.chunks),
+        sum(record.ok or record.outcome is Outcome.SHORT for record in raw.records),
+    )
     if raw.before is None or raw.after is None:
-        return {"checked": False, "client": ours, "server": dict.fromkeys(ours)}
-    before, after = raw.before, raw.after
-    server = {name: delta(getattr(before, name), getattr(after, name)) for name in ours}
-    return {"checked": server["generation"] is not None, "client": ours, "server": server}
+        return CrossCheck(client=ours)
+    server = Totals(*(delta(getattr(raw.before, name), getattr(raw.after, name)) for name in _COUNTED))
+    return CrossCheck(server.generation is not None, ours, server)
+
+
+def _pairs(raw: LevelRaw) -> Iterator[tuple[str, int, int]]:
+    """What both sides have counted: its name, our count, the server's."""
+    checked = cross_check(raw)
+    for name in _COUNTED:
+        ours, theirs = getattr(checked.client, name), getattr(checked.server, name)
+        if ours is not None and theirs is not None:
+            yield name, ours, theirs
 
 
 def _restarted(raw: LevelRaw) -> Iterator[Flag]:
@@ -79,11 +80,9 @@ def _not_alone(raw: LevelRaw) -> Iterator[Flag]:
     reasons: list[str] = []
     if raw.before and raw.before.running:
         reasons.append(f"{raw.before.running} requests of others were running before the start")
-    checked = cross_check(raw)
-    for name, words in (("generation", "output tokens"), ("requests", "finished requests")):
-        ours, theirs = checked["client"][name], checked["server"][name]
-        if theirs is not None and theirs > ours * (1 + FOREIGN_SHARE) and not _broken_off(raw):
-            reasons.append(f"the server counts {theirs:,} {words}, ours are {ours:,}")
+    for name, ours, theirs in _pairs(raw):
+        if name in _FOREIGN and theirs > ours * (1 + FOREIGN_SHARE) and not _broken_off(raw):
+            reasons.append(f"the server counts {theirs:,} {_FOREIGN[name]}, ours are {ours:,}")
     if reasons:
         yield Flag("not alone", "; ".join(reasons))
 
@@ -94,15 +93,10 @@ def _broken_off(raw: LevelRaw) -> bool:
 
 
 def _counters(raw: LevelRaw) -> Iterator[Flag]:
-    checked = cross_check(raw)
-    if not checked["checked"]:
+    if not cross_check(raw).checked:
         yield Flag("not checked", "the server's token counters could not be read")
         return
-    fewer = [
-        f"{name} {checked['server'][name]:,} at the server, {ours:,} here"
-        for name, ours in checked["client"].items()
-        if checked["server"][name] is not None and checked["server"][name] < ours
-    ]
+    fewer = [f"{name} {theirs:,} at the server, {ours:,} here" for name, ours, theirs in _pairs(raw) if theirs < ours]
     if fewer:
         yield Flag("counters differ", "; ".join(fewer))
 

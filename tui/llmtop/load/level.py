@@ -17,7 +17,7 @@ from llmtop.load.exchange import Exchange, Meter
 from llmtop.load.plan import ROUTES, Level, Plan
 from llmtop.load.prompts import Profile, Prompts
 from llmtop.load.records import RequestRecord
-from llmtop.load.transport import Connection, Connector
+from llmtop.net.connection import Connection, Connector
 
 _PREPARED_BYTES = 64 << 20  # bodies made before the start; beyond, each is made before it is sent
 _OPEN_LOOP_READY = 64  # connections opened ahead of an open loop
@@ -37,7 +37,7 @@ class Share:
 
 
 @dataclass(slots=True)
-class Lane:
+class Slot:
     """One slot: its connection and what runs on it."""
 
     number: int
@@ -86,7 +86,7 @@ class LevelRun:
         self._prompts = Prompts(plan, profile)
         self._asked = self.level.output_len if self._prompts.exact_output else None
         self._numbers = iter(range(share.first, self.level.num_prompts, share.step))
-        self._lanes = [Lane(share.first + i * share.step) for i in range(share.slots)]
+        self._slots = [Slot(share.first + i * share.step) for i in range(share.slots)]
         self._bodies: dict[int, bytes] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._deadline: float | None = None
@@ -103,14 +103,14 @@ class LevelRun:
         """Makes the bodies, warms up with a request of the level's size, opens the connections."""
         self._encode()
         record = await self._warm_up() if self._share.warm_up and self._plan.warm_up else None
-        ready = self._lanes if self.level.request_rate is None else self._lanes[:_OPEN_LOOP_READY]
-        await asyncio.gather(*(self._connected(lane) for lane in ready))
+        ready = self._slots if self.level.request_rate is None else self._slots[:_OPEN_LOOP_READY]
+        await asyncio.gather(*(self._connected(slot) for slot in ready))
         return record
 
     def _encode(self) -> None:
         numbers = range(self._share.first, self.level.num_prompts, self._share.step)
         size = len(self._body(_WARM_UP))
-        for number in numbers[: max(len(self._lanes), _PREPARED_BYTES // size)]:
+        for number in numbers[: max(len(self._slots), _PREPARED_BYTES // size)]:
             self._bodies[number] = self._body(number)
 
     def _body(self, number: int) -> bytes:
@@ -124,10 +124,10 @@ class LevelRun:
     async def _warm_up(self) -> RequestRecord | None:
         records: list[RequestRecord] = []
         watch = asyncio.create_task(self._watch())
-        self._begin(self._request(self._lanes[0], _WARM_UP, None, records.append))
+        self._begin(self._request(self._slots[0], _WARM_UP, None, records.append))
         await asyncio.wait(self._tasks)
         watch.cancel()
-        self._lanes[0].used = False
+        self._slots[0].used = False
         self.sent = self.meter.chunks = 0
         return records[0] if records else None
 
@@ -141,8 +141,8 @@ class LevelRun:
         watch = asyncio.create_task(self._watch(t0 + self._plan.caps.level_s))
         await asyncio.sleep(max(0.0, t0 - time.perf_counter()))
         if level.request_rate is None:
-            for lane in self._lanes:
-                self._begin(self._user(lane))
+            for slot in self._slots:
+                self._begin(self._user(slot))
         else:
             self._begin(self._schedule(t0))
         while self._tasks:
@@ -162,9 +162,9 @@ class LevelRun:
         if not abort:
             return
         now = time.perf_counter()
-        for lane in self._lanes:
-            if lane.exchange is not None:
-                lane.exchange.give_up(Outcome.CANCELLED, now)
+        for slot in self._slots:
+            if slot.exchange is not None:
+                slot.exchange.give_up(Outcome.CANCELLED, now)
         self._close()
         asyncio.get_running_loop().call_later(0.05, self._cancel_rest)
 
@@ -178,26 +178,26 @@ class LevelRun:
             "sent": self.sent,
             "completed": self.completed,
             "errors": self.errors,
-            "running": sum(lane.exchange is not None for lane in self._lanes),
+            "running": sum(slot.exchange is not None for slot in self._slots),
             "tokens": round(tokens),
             "tok_s": (tokens - before) / (now - then) if now > then else None,
             "ttfts": fresh,
-            "lanes": [self._lane_state(lane, now) for lane in self._lanes],
+            "lanes": [self._slot_state(slot, now) for slot in self._slots],
         }
 
-    def _lane_state(self, lane: Lane, now: float) -> tuple[int, str, int, float]:
-        exchange = lane.exchange
+    def _slot_state(self, slot: Slot, now: float) -> tuple[int, str, int, float]:
+        exchange = slot.exchange
         if exchange is None:
-            return lane.number, "idle", 0, 0.0
+            return slot.number, "idle", 0, 0.0
         chunks = len(exchange.reply.times)
         tokens = round(chunks * self._tokens_per_chunk)
-        return lane.number, "decode" if chunks else "wait", tokens, round(now - exchange.start_s, 3)
+        return slot.number, "decode" if chunks else "wait", tokens, round(now - exchange.start_s, 3)
 
     def _close(self) -> None:
-        for lane in self._lanes:
-            if lane.connection is not None:
-                lane.connection.abort()
-                lane.connection = None
+        for slot in self._slots:
+            if slot.connection is not None:
+                slot.connection.abort()
+                slot.connection = None
 
     def _cancel_rest(self) -> None:
         for task in self._tasks:
@@ -220,73 +220,73 @@ class LevelRun:
         late = self._deadline is not None and time.perf_counter() >= self._deadline
         return None if self.stopped or late else next(self._numbers, None)
 
-    async def _user(self, lane: Lane) -> None:
+    async def _user(self, slot: Slot) -> None:
         """One user of a closed loop: the next request when the one before has ended."""
         while (number := self._next()) is not None:
-            await self._request(lane, number, None, self._take)
+            await self._request(slot, number, None, self._take)
 
     async def _schedule(self, t0: float) -> None:
         """An open loop: each request at its time, or as soon after as a slot is free."""
-        free = asyncio.LifoQueue[Lane]()
-        for lane in reversed(self._lanes):
-            free.put_nowait(lane)
+        free = asyncio.LifoQueue[Slot]()
+        for slot in reversed(self._slots):
+            free.put_nowait(slot)
         due = arrivals(self.level, self._plan.seed + self._index)
         while (number := self._next()) is not None:
             at = t0 + due[number]
             await asyncio.sleep(max(0.0, at - time.perf_counter()))
-            lane = await free.get()
+            slot = await free.get()
             if self.stopped is None:
-                self._begin(self._scheduled(lane, number, at, free))
+                self._begin(self._scheduled(slot, number, at, free))
 
-    async def _scheduled(self, lane: Lane, number: int, at: float, free: asyncio.LifoQueue[Lane]) -> None:
+    async def _scheduled(self, slot: Slot, number: int, at: float, free: asyncio.LifoQueue[Slot]) -> None:
         try:
-            await self._request(lane, number, at, self._take)
+            await self._request(slot, number, at, self._take)
         finally:
-            free.put_nowait(lane)
+            free.put_nowait(slot)
 
     # one request
 
-    async def _request(self, lane: Lane, number: int, at: float | None, take: Callable[[RequestRecord], None]) -> None:
+    async def _request(self, slot: Slot, number: int, at: float | None, take: Callable[[RequestRecord], None]) -> None:
         data, retried = self._body(number), False
         while True:
-            reused = lane.connection is not None and lane.connection.usable()
-            connection = await self._connected(lane)
+            reused = slot.connection is not None and slot.connection.usable()
+            connection = await self._connected(slot)
             if connection is None:
-                take(self._unconnected(lane, number, at))
+                take(self._unconnected(slot, number, at))
                 return
-            exchange = await self._exchange(lane, connection, data)
+            exchange = await self._exchange(slot, connection, data)
             if retried or not reused or exchange.got_bytes or exchange.outcome is not Outcome.CUT:
                 break
             retried = True  # the server closed an idle connection as we used it
-        take(self._recorded(lane, number, at, exchange, retried))
+        take(self._recorded(slot, number, at, exchange, retried))
         if exchange.outcome in (Outcome.TIMEOUT_TTFT, Outcome.TIMEOUT_IDLE, Outcome.CANCELLED):
             connection.abort()
         else:
             await connection.settle()
 
-    async def _connected(self, lane: Lane) -> Connection | None:
-        """The lane's connection, opened anew when it is not usable; None when that fails."""
-        if lane.connection is not None and lane.connection.usable():
-            return lane.connection
-        if lane.connection is not None:
-            lane.connection.abort()
+    async def _connected(self, slot: Slot) -> Connection | None:
+        """The slot's connection, opened anew when it is not usable; None when that fails."""
+        if slot.connection is not None and slot.connection.usable():
+            return slot.connection
+        if slot.connection is not None:
+            slot.connection.abort()
         began = time.perf_counter()
         try:
-            lane.connection = await self._connector.open()
+            slot.connection = await self._connector.open()
         except (OSError, TimeoutError):
-            lane.connection = None
-        lane.connect_s = time.perf_counter() - began
-        return lane.connection
+            slot.connection = None
+        slot.connect_s = time.perf_counter() - began
+        return slot.connection
 
-    async def _exchange(self, lane: Lane, connection: Connection, data: bytes) -> Exchange:
+    async def _exchange(self, slot: Slot, connection: Connection, data: bytes) -> Exchange:
         exchange = Exchange(Reply(self._plan.api == "chat", self._asked), self.meter, 0.0)
         self.sent += 1
         exchange.start_s = connection.send(data, exchange)
-        lane.exchange = exchange
+        slot.exchange = exchange
         try:
             await exchange.finished
         finally:
-            lane.exchange = None
+            slot.exchange = None
             connection.detach()
         return exchange
 
@@ -297,39 +297,39 @@ class LevelRun:
         while True:
             await asyncio.sleep(min(0.1, limits.ttft_s / 10, limits.idle_s / 10))
             now = time.perf_counter()
-            for lane in self._lanes:
-                if lane.exchange is None or lane.connection is None:
+            for slot in self._slots:
+                if slot.exchange is None or slot.connection is None:
                     continue
-                late = lane.exchange.overdue(now, lane.connection.last_read, ttft_s, limits.idle_s)
+                late = slot.exchange.overdue(now, slot.connection.last_read, ttft_s, limits.idle_s)
                 if late is not None:
-                    lane.exchange.give_up(late, now)
+                    slot.exchange.give_up(late, now)
             if end_s is not None and now > end_s:
                 self.stop("wall limit of the level", interrupted=False)
 
     # records
 
-    def _unconnected(self, lane: Lane, number: int, at: float | None) -> RequestRecord:
+    def _unconnected(self, slot: Slot, number: int, at: float | None) -> RequestRecord:
         now = time.perf_counter()
         return RequestRecord(
             index=number,
-            slot=lane.number,
+            slot=slot.number,
             start_s=now if at is None else at,
             end_s=now,
             outcome=Outcome.CONNECT,
             asked_prompt=self.level.input_len,
             asked_output=self.level.output_len,
-            connect_s=lane.connect_s,
+            connect_s=slot.connect_s,
         )
 
-    def _recorded(self, lane: Lane, number: int, at: float | None, exchange: Exchange, retried: bool) -> RequestRecord:
+    def _recorded(self, slot: Slot, number: int, at: float | None, exchange: Exchange, retried: bool) -> RequestRecord:
         reply, times = exchange.reply, exchange.reply.times
         start = exchange.start_s if at is None else at
-        connect_s, lane.connect_s = lane.connect_s, None
-        first_wave, lane.used = at is None and not lane.used, True
+        connect_s, slot.connect_s = slot.connect_s, None
+        first_wave, slot.used = at is None and not slot.used, True
         metrics = reply.metrics or {}
         return RequestRecord(
             index=number,
-            slot=lane.number,
+            slot=slot.number,
             start_s=start,
             end_s=exchange.end_s,
             outcome=exchange.outcome or Outcome.CANCELLED,

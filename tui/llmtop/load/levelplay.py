@@ -15,7 +15,7 @@ from llmtop.load.counters import CounterReader, ServerCounters, delta
 from llmtop.load.events import Event, FirstToken, Lane, LevelPreparing, LevelStarted, Progress, RequestDone
 from llmtop.load.files import RunFiles
 from llmtop.load.level import STOPPED, Share
-from llmtop.load.plan import Plan, Speed, level_s
+from llmtop.load.plan import Pace, Plan, level_s
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
 from llmtop.load.summary import LevelRaw, ServerExtremes
@@ -40,6 +40,7 @@ class Watcher:
         self._snapshots = snapshots
         self.last: ServerCounters | None = None
         self.tok_s: float | None = None
+        self.max_num_seqs: int | None = None  # by the command line of a server on this host
         self.reset()
 
     def reset(self) -> None:
@@ -61,8 +62,11 @@ class Watcher:
             self._rate(counters)
         self.last = counters
         snapshot = self._snapshots() if self._snapshots is not None else None
-        if snapshot is not None and any(view.local and view.url == self._url for view in snapshot.servers):
-            self._memory(snapshot)
+        for view in snapshot.servers if snapshot is not None else ():
+            if view.url == self._url:
+                self.max_num_seqs = view.max_num_seqs or self.max_num_seqs
+                if view.local and snapshot is not None:
+                    self._memory(snapshot)
         return counters
 
     def extremes(self) -> ServerExtremes:
@@ -125,7 +129,7 @@ class LevelPlay:
         self._records: list[RequestRecord] = []
         self._snaps: dict[int, dict[str, Any]] = {}
         self._ends: list[dict[str, Any]] = []
-        speed = Speed(_PREFILL_TOK_S, profile.tpot_s or _TPOT_S)
+        speed = Pace(_PREFILL_TOK_S, profile.tpot_s or _TPOT_S)
         self._weights = [level_s(level, speed) for level in plan.levels]
         self._t0 = 0.0
 

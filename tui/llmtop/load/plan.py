@@ -7,7 +7,7 @@ beside the results.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Api = Literal["completions", "chat"]
@@ -84,19 +84,6 @@ class Plan:
     timeouts: Timeouts = Timeouts()
     caps: Caps = Caps()
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object with one key per field."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """The plan of an object made by `to_json`; raises `TypeError` for unknown names."""
-        values = dict(data)
-        values["levels"] = tuple(Level(**level) for level in values["levels"])
-        values["timeouts"] = Timeouts(**values.get("timeouts", {}))
-        values["caps"] = Caps(**values.get("caps", {}))
-        return cls(**values)
-
     def problems(self) -> list[str]:
         """Why this plan cannot run, in words; empty when it can."""
         caps, out = self.caps, []
@@ -127,14 +114,14 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class Pace:
     """How fast the server is for one user, for the estimate of time: prompt tokens/s, seconds per token."""
 
     prefill_tok_s: float
     tpot_s: float
 
 
-def estimate_s(plan: Plan, speed: Speed | None) -> float | None:
+def estimate_s(plan: Plan, speed: Pace | None) -> float | None:
     """About how long the plan takes, in seconds; None when the server's speed is unknown.
 
     Prefills queue behind one another; a decode step grows by 7 % of a single user's per further user, as in
@@ -145,7 +132,7 @@ def estimate_s(plan: Plan, speed: Speed | None) -> float | None:
     return sum(level_s(level, speed) for level in plan.levels)
 
 
-def level_s(level: Level, speed: Speed) -> float:
+def level_s(level: Level, speed: Pace) -> float:
     """About how long one level takes, in seconds; see `estimate_s`."""
     waves = -(-level.num_prompts // level.concurrency)
     step_s = speed.tpot_s * (1 + 0.07 * (level.concurrency - 1))

@@ -17,7 +17,7 @@ from llmtop.load.completion import Outcome, Reply
 from llmtop.load.exchange import Exchange, Meter
 from llmtop.load.plan import ROUTES, Level, Plan
 from llmtop.load.prompts import PAGE, Profile, Prompts, single_token_words
-from llmtop.load.transport import Connector, fetch
+from llmtop.net.connection import Connector, fetch
 
 _INPUT_LEN, _OUTPUT_LEN = 16, 8
 _MIN_IDS = 100

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from llmtop.load.plan import Level, Plan
@@ -64,18 +64,6 @@ class Profile:
     tpot_s: float | None = None
     refused: tuple[str, ...] = ()
     trouble: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object with one key per field."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Profile:
-        """The profile of an object made by `to_json`."""
-        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
-        for name in ("ids", "words", "refused"):
-            known[name] = tuple(known.get(name, ()))
-        return cls(**known)
 
 
 def single_token_words(token_strings: list[str]) -> tuple[str, ...]:

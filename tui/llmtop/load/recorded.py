@@ -21,10 +21,10 @@ from llmtop.load.events import (
     Warned,
 )
 from llmtop.load.plan import Plan
+from llmtop.load.results import LevelResult, level_from, run_from, values_of
 
 KIND = "load"  # of the recording's event
 MOST_LANES = 64  # a picture of more slots is not kept
-PER_REQUEST = frozenset(("latencies", "queue_times"))
 Item = Plan | ServerCounters | Event
 _KINDS: Mapping[str, type] = {
     "plan": Plan,
@@ -38,14 +38,7 @@ _KINDS: Mapping[str, type] = {
     "finished": Finished,
 }
 _WORDS = {kind: word for word, kind in _KINDS.items()}
-# the words of earlier versions
-_OLD = {"Plan": "plan", "ServerCounters": "counters", "LevelPreparing": "preparing", "LevelStarted": "level"} | {
-    "Progress": "progress",
-    "LevelDone": "done",
-    "Draining": "draining",
-    "Warned": "warning",
-    "Finished": "finished",
-}
+_OLD = {kind.__name__: kind for kind in _WORDS}  # the words of earlier versions
 
 
 def to_values(item: Item) -> dict[str, Any] | None:
@@ -59,22 +52,33 @@ def to_values(item: Item) -> dict[str, Any] | None:
             item = replace(item, metadata={}, extra_body={})
         case Progress(lanes=lanes) if len(lanes) > MOST_LANES:
             item = replace(item, lanes=())
-    return {"what": _WORDS[type(item)], "values": _without_requests(plain(item))}
+    return {"what": _WORDS[type(item)], "values": _values(item)}
+
+
+def _values(item: Item) -> dict[str, Any]:
+    """The item as plain values; results without their lists of one figure per request."""
+    if isinstance(item, LevelDone):
+        return {"index": item.index, "result": values_of(_short(item.result))}
+    if isinstance(item, Finished):
+        return {"result": values_of(replace(item.result, levels=tuple(map(_short, item.result.levels))))}
+    values: dict[str, Any] = plain(item)
+    return values
+
+
+def _short(level: LevelResult) -> LevelResult:
+    return replace(level, latencies=(), queue_times=())
 
 
 def from_values(values: Mapping[str, Any]) -> Item | None:
     """The plan, the counters before the load or the event that was recorded; None when it is not known."""
-    word = str(values.get("what"))
-    kind = _KINDS.get(_OLD.get(word, word))
+    what, given = values.get("what"), values.get("values")
+    kind = _KINDS.get(str(what)) or _OLD.get(str(what))
     try:
-        item: Item | None = rebuild(kind, values.get("values")) if kind is not None else None
+        if kind is Finished and isinstance(given, dict):
+            return Finished(run_from(given.get("result")))
+        if kind is LevelDone and isinstance(given, dict):
+            return LevelDone(rebuild(int, given.get("index")), level_from(given.get("result")))
+        item: Item | None = rebuild(kind, given) if kind is not None else None
     except NotGiven:
         return None
     return item
-
-
-def _without_requests(value: Any) -> Any:
-    """Results without their lists of one figure per request."""
-    if isinstance(value, dict):
-        return {name: _without_requests(item) for name, item in value.items() if name not in PER_REQUEST}
-    return [_without_requests(item) for item in value] if isinstance(value, list) else value

@@ -13,13 +13,13 @@ import os
 import tempfile
 import threading
 import time
-from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
+from llmtop.contract.codec import plain, rebuild
 from llmtop.contract.settings import Target
 from llmtop.contract.snapshot import Snapshot
 from llmtop.contract.units import clean
@@ -31,10 +31,11 @@ from llmtop.load.files import RunFiles, new_directory, state_dir
 from llmtop.load.levelplay import LevelPlay, Watcher
 from llmtop.load.plan import Plan
 from llmtop.load.prompts import Profile
+from llmtop.load.results import LevelResult, RunResult
 from llmtop.load.scenarios import SCENARIOS, fit
 from llmtop.load.summary import LevelRaw, detailed_arrays, level_result
-from llmtop.load.transport import Connector, Origin
 from llmtop.load.verdict import failure, judge, single_user
+from llmtop.net.connection import Connector, Origin
 
 GAIN = 1.05
 _WORDS = 400
@@ -60,11 +61,8 @@ class RunOptions:
     @classmethod
     def of_target(cls, target: Target, **more: Any) -> RunOptions:
         """The options that follow from a configured server: its key or login, and its certificate."""
-        authorization = f"Bearer {target.key}" if target.key else None
-        if authorization is None and target.login is not None:
-            authorization = "Basic " + b64encode(":".join(target.login).encode()).decode()
         values = {"ca": target.ca, "insecure": target.insecure, "max_num_seqs": target.max_num_seqs} | more
-        return cls(authorization=authorization, **values)
+        return cls(authorization=target.authorization, **values)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -110,7 +108,7 @@ class LoadRun:
         self._watcher = Watcher(plan.url, CounterReader(self._connector, options.headers), options.snapshots)
         self._children: list[Child] = []
         self._profile = Profile()
-        self._results: list[dict[str, Any]] = []
+        self._results: list[LevelResult] = []
         self._files: RunFiles | None = None
         self._stop = asyncio.Event()
         self._wanted_workers = 1
@@ -123,7 +121,7 @@ class LoadRun:
             for child in self._children:
                 child.say(cmd="stop")
 
-    async def run(self) -> dict[str, Any]:
+    async def run(self) -> RunResult:
         """The whole run; returns the result. Raises `LoadError` when there is none to begin with."""
         problems = self.plan.problems()
         if problems:
@@ -150,7 +148,7 @@ class LoadRun:
         self._before = await self._watcher.read()
         child = await self._child()
         child.say(cmd="preflight")
-        self._profile = Profile.from_json((await child.hear("preflight"))["profile"])
+        self._profile = rebuild(Profile, (await child.hear("preflight"))["profile"])
         if self._profile.trouble:
             self._warn(self._profile.trouble)
         if self._profile.refused:
@@ -166,7 +164,7 @@ class LoadRun:
         if fitted != self.plan:
             self._warn(f"prompts cut: the model takes {self._profile.max_model_len} tokens")
             self.plan = fitted
-            child.say(cmd="plan", plan=fitted.to_json())
+            child.say(cmd="plan", plan=plain(fitted))
 
     async def _child(self) -> Child:
         tls = {"ca": str(self._options.ca) if self._options.ca else None, "insecure": self._options.insecure}
@@ -179,7 +177,7 @@ class LoadRun:
         """At least `count` workers that know the server."""
         while len(self._children) < count:
             child = await self._child()
-            child.say(cmd="profile", profile=self._profile.to_json())
+            child.say(cmd="profile", profile=plain(self._profile))
         return self._children[:count]
 
     def _open_files(self) -> None:
@@ -199,7 +197,7 @@ class LoadRun:
             raw = await self._level(index)
             result = self._take(raw)
             self._emit(LevelDone(index, result))
-            if result["interrupted"] or not result["completed"]:
+            if not result.whole:
                 return
             fails += failure(result, self.plan.slo) is not None
             if self.plan.adaptive and (fails >= 2 or self._gains_ended()):
@@ -209,7 +207,7 @@ class LoadRun:
         level = self.plan.levels[index]
         workers = await self._workers(self._workers_for(level.concurrency))
         play = LevelPlay(self.plan, self._profile, index, workers, self._watcher, self._emit, self._files)
-        return replace(await play.run(), max_num_seqs=self._options.max_num_seqs)
+        return replace(await play.run(), max_num_seqs=self._options.max_num_seqs or self._watcher.max_num_seqs)
 
     def _workers_for(self, concurrency: int) -> int:
         """Workers by streams (256 each) and by chunks (8,000/s each), leaving a core to the rest."""
@@ -218,14 +216,9 @@ class LoadRun:
         wanted = max(self._wanted_workers, -(-concurrency // 256), int(by_rate) + 1)
         return max(1, min(wanted, (os.cpu_count() or 2) - 1, concurrency))
 
-    def _take(self, raw: LevelRaw) -> dict[str, Any]:
+    def _take(self, raw: LevelRaw) -> LevelResult:
         """The result of a level with its flags, kept and written."""
-        found = doubts.flags(raw)
-        result = level_result(raw) | {
-            "flags": [flag.name for flag in found],
-            "flag_reasons": {flag.name: flag.reason for flag in found},
-            "counters": doubts.cross_check(raw),
-        }
+        result = replace(level_result(raw), flags=tuple(doubts.flags(raw)), counters=doubts.cross_check(raw))
         if any((vitals.cpu_share or 0.0) > doubts.CPU_SHARE for vitals in raw.workers):
             self._wanted_workers += 1
         self._results.append(result)
@@ -235,7 +228,7 @@ class LoadRun:
 
     def _gains_ended(self) -> bool:
         """Whether the last doubling brought less than 5 % more than the best before it."""
-        speeds = [result["output_throughput"] for result in self._results]
+        speeds = [result.tok_s for result in self._results]
         return len(speeds) >= 2 and speeds[-1] < GAIN * max(speeds[:-1])
 
     async def _end(self) -> None:
@@ -261,7 +254,7 @@ class LoadRun:
                 return
             await asyncio.sleep(0.2)
 
-    def _finish(self) -> dict[str, Any]:
+    def _finish(self) -> RunResult:
         result = self._result()
         if self._files is not None:
             self._files.finish(result)
@@ -271,50 +264,39 @@ class LoadRun:
     def _interrupted(self) -> bool:
         """Whether the run ended before its plan did; a soak that a person ends has not."""
         stopped = self._stop.is_set() and len(self._results) < len(self.plan.levels)
-        return stopped or any(level["interrupted"] for level in self._results)
+        return stopped or any(level.interrupted for level in self._results)
 
-    def _result(self) -> dict[str, Any]:
+    def _result(self) -> RunResult:
         plan, profile = self.plan, self._profile
         verdict = judge(self._results, plan.slo, SCENARIOS[plan.scenario].climbs)
-        first = verdict.first_fail
         words = [verdict.words] if plan.slo or plan.scenario != "single" else []
         if plan.scenario == "single":
             words = [", ".join(map(str, single_user(self._results))), *words]
-        return {
-            "schema": 1,
-            "scenario": plan.scenario,
-            "interrupted": self._interrupted(),
-            "levels": self._results,
-            "sweet_spot": verdict.sweet_spot,
-            "first_fail": None
-            if first is None
-            else {
-                "concurrency": first.concurrency,
-                "criterion": first.criterion,
-                "value": first.value,
-                "limit": first.limit,
-                "level": first.level,
-                "burst_only": first.burst_only,
-            },
-            "knee": verdict.knee,
-            "met": verdict.met,
-            "monotone": verdict.monotone,
-            "words": "; ".join(filter(None, words)) or verdict.words,
-            "slo": dict(plan.slo),
-            "url": plan.url,
-            "model": profile.model or plan.model,
-            "api": plan.api,
-            "prompts": "ids" if profile.use_ids else "text",
-            "refused": list(profile.refused),
-            "directory": str(self._files.directory) if self._files is not None else None,
-        }
+        return RunResult(
+            scenario=plan.scenario,
+            words="; ".join(filter(None, words)) or verdict.words,
+            interrupted=self._interrupted(),
+            levels=tuple(self._results),
+            sweet_spot=verdict.sweet_spot,
+            first_fail=verdict.first_fail,
+            knee=verdict.knee,
+            met=verdict.met,
+            monotone=verdict.monotone,
+            slo=dict(plan.slo),
+            url=plan.url,
+            model=profile.model or plan.model,
+            api=plan.api,
+            prompts="ids" if profile.use_ids else "text",
+            refused=profile.refused,
+            directory=str(self._files.directory) if self._files is not None else None,
+        )
 
 
 class LoadThread:
     """A run in a thread of its own; `on_event` is called in that thread."""
 
     def __init__(self, plan: Plan, options: RunOptions, on_event: Callable[[Event], None]) -> None:
-        self.result: Mapping[str, Any] | None = None
+        self.result: RunResult | None = None
         self.error: BaseException | None = None
         self._plan, self._options, self._on_event = plan, options, on_event
         self._run: LoadRun | None = None

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import psutil
 
-from llmtop.load.transport import Origin
+from llmtop.net.connection import Origin
 
 
 class Place(StrEnum):

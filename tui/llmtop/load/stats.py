@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llmtop.load.records import RequestRecord
+from llmtop.load.results import LevelResult, Spread
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 
@@ -30,17 +31,15 @@ def mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def spread(name: str, values: Sequence[float], percents: Sequence[float] = PERCENTILES) -> dict[str, float]:
-    """vLLM's keys `mean_X_ms median_X_ms std_X_ms pNN_X_ms` of values in seconds; all 0 without values."""
-    ordered = sorted(values) or [0.0]
+def spread(values: Sequence[float]) -> Spread | None:
+    """Mean, median, deviation and percentiles of values in seconds; None without values."""
+    if not values:
+        return None
+    ordered = sorted(values)
     average = math.fsum(ordered) / len(ordered)
     variance = math.fsum((value - average) ** 2 for value in ordered) / len(ordered)
-    out = {
-        f"mean_{name}_ms": average * 1000,
-        f"median_{name}_ms": percentile(ordered, 50) * 1000,
-        f"std_{name}_ms": math.sqrt(variance) * 1000,
-    }
-    return out | {f"p{percent:g}_{name}_ms": percentile(ordered, percent) * 1000 for percent in percents}
+    percents = (percentile(ordered, percent) for percent in (50, *PERCENTILES))
+    return Spread(average * 1000, next(percents) * 1000, math.sqrt(variance) * 1000, *(p * 1000 for p in percents))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,27 +83,27 @@ def timing(record: RequestRecord) -> Timing | None:
     )
 
 
-def vllm_aggregates(
-    timings: Sequence[Timing], duration_s: float, percents: Sequence[float] = PERCENTILES
-) -> dict[str, float]:
-    """The computed keys of `vllm bench serve`; `duration_s` runs from its start to its last answer."""
+def measured(timings: Sequence[Timing], duration_s: float) -> LevelResult:
+    """What `vllm bench serve` computes, of a level without a name; `duration_s` runs to the last answer."""
     tokens_in = sum(t.input_tokens for t in timings)
     tokens_out = sum(t.output_tokens for t in timings)
     tokens_per_s, requests = peaks_per_second(timings)
-    out: dict[str, float] = {
-        "completed": len(timings),
-        "total_input_tokens": tokens_in,
-        "total_output_tokens": tokens_out,
-        "request_throughput": len(timings) / duration_s,
-        "output_throughput": tokens_out / duration_s,
-        "total_token_throughput": (tokens_in + tokens_out) / duration_s,
-        "max_output_tokens_per_s": tokens_per_s,
-        "max_concurrent_requests": requests,
-    }
-    out |= spread("ttft", [t.ttft_s for t in timings], percents)
-    out |= spread("tpot", [tpot for t in timings if (tpot := t.tpot_s) is not None], percents)
-    out |= spread("itl", [gap for t in timings for gap in t.itls_s], percents)
-    return out | spread("e2el", [t.latency_s for t in timings], percents)
+    return LevelResult(
+        "",
+        duration=duration_s,
+        completed=len(timings),
+        total_input_tokens=tokens_in,
+        total_output_tokens=tokens_out,
+        requests_s=len(timings) / duration_s,
+        tok_s=tokens_out / duration_s,
+        total_tok_s=(tokens_in + tokens_out) / duration_s,
+        peak_tok_s=tokens_per_s,
+        peak_requests=requests,
+        ttft=spread([t.ttft_s for t in timings]),
+        tpot=spread([tpot for t in timings if (tpot := t.tpot_s) is not None]),
+        itl=spread([gap for t in timings for gap in t.itls_s]),
+        e2el=spread([t.latency_s for t in timings]),
+    )
 
 
 def peaks_per_second(timings: Sequence[Timing]) -> tuple[float, int]:

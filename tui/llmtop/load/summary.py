@@ -1,10 +1,10 @@
-"""The result of one level: vLLM's keys by vLLM's arithmetic, and llmtop's own beside them."""
+"""The result of one level: vLLM's figures by vLLM's arithmetic, and llmtop's own beside them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmtop.load import stats
@@ -13,6 +13,7 @@ from llmtop.load.counters import ServerCounters
 from llmtop.load.plan import Level, Plan
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
+from llmtop.load.results import LevelResult
 from llmtop.load.vitals import Vitals
 
 ARRAYS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")
@@ -59,18 +60,49 @@ class LevelRaw:
         return [t for record in self.records if (t := stats.timing(record)) is not None]
 
 
-def level_result(raw: LevelRaw) -> dict[str, Any]:
-    """The keys of `vllm bench serve` without its detailed arrays, then llmtop's."""
+def level_result(raw: LevelRaw) -> LevelResult:
+    """The figures of `vllm bench serve` by its arithmetic, then llmtop's; doubts are added by `flags`."""
     end = max((record.end_s for record in raw.records), default=raw.t0_s)
-    duration = max(end - raw.t0_s, 1e-9)
     timings = raw.timings
-    aggregates = stats.vllm_aggregates(timings, duration)
-    goodput = stats.good_requests(timings, raw.plan.goodput_ms) / duration if raw.plan.goodput_ms else None
-    vllm = _header(raw) | {"duration": duration} | aggregates | {"request_goodput": goodput, "rtfx": 0.0}
-    vllm["failed"] = sum(not r.ok and r.outcome is not Outcome.CANCELLED for r in raw.records)
-    vllm["latencies"] = [record.latency_s for record in raw.records]
-    vllm["queue_times"] = [record.late_s for record in raw.records]
-    return vllm | dict(raw.plan.metadata) | _ours(raw, timings, vllm)
+    found = stats.measured(timings, max(end - raw.t0_s, 1e-9))
+    level, plan, watch, tokens = raw.level, raw.plan, raw.watch, found.total_output_tokens
+    counted = [r for r in raw.records if r.outcome is not Outcome.CANCELLED]
+    chunks = sum(1 + len(t.itls_s) for t in timings)
+    good = stats.good_requests(timings, plan.goodput_ms)
+    return replace(
+        _by_wave(raw, _with_drift(found, timings)),
+        level=level.name,
+        concurrency=level.concurrency,
+        request_rate=level.request_rate,
+        burstiness=level.burstiness,
+        num_prompts=level.num_prompts if level.duration_s is None else len(raw.records),
+        input_len=level.input_len,
+        output_len=level.output_len,
+        backend="openai-chat" if plan.api == "chat" else "openai",
+        model=raw.profile.model or plan.model,
+        date=raw.date,
+        metadata=dict(plan.metadata),
+        interrupted=raw.interrupted,
+        stopped=raw.stopped,
+        errors=dict(Counter(str(r.outcome) for r in raw.records if not r.ok)),
+        failed=sum(not r.ok for r in counted),
+        retried=sum(record.retried for record in raw.records),
+        goodput_s=good / found.duration if plan.goodput_ms else None,
+        latencies=tuple(record.latency_s for record in raw.records),
+        queue_times=tuple(record.late_s for record in raw.records),
+        user_tok_s=_user_tok_s(level, timings, found),
+        decode_tok_s=_decode_tok_s(timings),
+        attainment=_attainment(counted, plan.slo),
+        tokens_per_chunk=tokens / chunks if chunks else None,
+        peak_concurrency=stats.peak_concurrency(raw.records),
+        kv_max=watch.kv_max,
+        waiting_max=watch.waiting_max,
+        running_max=watch.running_max,
+        headroom_min_bytes=watch.headroom_min_bytes,
+        power_w=watch.power_w,
+        joules_per_token=watch.energy_w * found.duration / tokens if watch.energy_w and tokens else None,
+        late_max_s=max((record.late_s for record in raw.records), default=None),
+    )
 
 
 def detailed_arrays(raw: LevelRaw) -> dict[str, list[Any]]:
@@ -87,61 +119,12 @@ def detailed_arrays(raw: LevelRaw) -> dict[str, list[Any]]:
     }
 
 
-def _header(raw: LevelRaw) -> dict[str, Any]:
-    level, backend = raw.level, "openai-chat" if raw.plan.api == "chat" else "openai"
-    model = raw.profile.model or raw.plan.model
-    return {
-        "date": raw.date,
-        "endpoint_type": backend,
-        "backend": backend,
-        "label": None,
-        "model_id": model,
-        "tokenizer_id": model,
-        "num_prompts": level.num_prompts if level.duration_s is None else len(raw.records),
-        "request_rate": "inf" if level.request_rate is None else level.request_rate,
-        "burstiness": level.burstiness,
-        "max_concurrency": level.concurrency,
-    }
-
-
-def _ours(raw: LevelRaw, timings: Sequence[stats.Timing], vllm: Mapping[str, Any]) -> dict[str, Any]:
-    counted = [r for r in raw.records if r.outcome is not Outcome.CANCELLED]
-    chunks = sum(1 + len(t.itls_s) for t in timings)
-    tokens = int(vllm["total_output_tokens"])
-    watch = raw.watch
-    return {
-        "level": raw.level.name,
-        "concurrency": raw.level.concurrency,
-        "request_rate_value": raw.level.request_rate,
-        "input_len": raw.level.input_len,
-        "output_len": raw.level.output_len,
-        "interrupted": raw.interrupted,
-        "stopped": raw.stopped,
-        "user_tok_s": _user_tok_s(raw.level, timings, vllm),
-        "decode_tok_s": _decode_tok_s(timings),
-        **_ttft_by_wave(raw),
-        "attainment": _attainment(counted, raw.plan.slo),
-        "tokens_per_chunk": tokens / chunks if chunks else None,
-        **_drift(timings),
-        "peak_concurrency": stats.peak_concurrency(raw.records),
-        "kv_max": watch.kv_max,
-        "waiting_max": watch.waiting_max,
-        "running_max": watch.running_max,
-        "headroom_min_bytes": watch.headroom_min_bytes,
-        "power_w": watch.power_w,
-        "joules_per_token": watch.energy_w * vllm["duration"] / tokens if watch.energy_w and tokens else None,
-        "retried": sum(record.retried for record in raw.records),
-        "late_max_s": max((record.late_s for record in raw.records), default=None),
-        "errors": dict(Counter(str(r.outcome) for r in raw.records if not r.ok)),
-    }
-
-
-def _user_tok_s(level: Level, timings: Sequence[stats.Timing], vllm: Mapping[str, Any]) -> float | None:
+def _user_tok_s(level: Level, timings: Sequence[stats.Timing], found: LevelResult) -> float | None:
     """What one user gets end to end: the total over the users, or in an open loop the mean over requests."""
     if not timings:
         return None
     if level.request_rate is None:
-        return float(vllm["output_throughput"]) / level.concurrency
+        return found.tok_s / level.concurrency
     return stats.mean([t.output_tokens / t.latency_s for t in timings if t.latency_s > 0])
 
 
@@ -150,36 +133,38 @@ def _decode_tok_s(timings: Sequence[stats.Timing]) -> float | None:
     return 1 / per_token if per_token else None
 
 
-def _ttft_by_wave(raw: LevelRaw) -> dict[str, Any]:
-    """P99 and mean TTFT of the first wave, and of requests launched after its last first token (seconds)."""
+def _by_wave(raw: LevelRaw, found: LevelResult) -> LevelResult:
+    """With P99 and mean TTFT of the first wave, and of requests launched after its last first token."""
     window = stats.steady_window(raw.records)
     good = [record for record in raw.records if record.ok and record.ttft_s is not None]
     burst = [record.ttft_s or 0.0 for record in good if record.first_wave]
     steady = [r.ttft_s or 0.0 for r in good if window and not r.first_wave and r.start_s >= window[0]]
     rate = stats.tokens_between(raw.timings, *window) / (window[1] - window[0]) if window else None
-    return {
-        "ttft_burst": stats.percentile(sorted(burst), 99) if burst else None,
-        "ttft_burst_mean": stats.mean(burst),
-        "ttft_steady": stats.percentile(sorted(steady), 99) if steady else None,
-        "ttft_steady_mean": stats.mean(steady),
-        "ttft_steady_n": len(steady),
-        "steady_tok_s": rate,
-    }
+    return replace(
+        found,
+        ttft_burst=stats.percentile(sorted(burst), 99) if burst else None,
+        ttft_burst_mean=stats.mean(burst),
+        ttft_steady=stats.percentile(sorted(steady), 99) if steady else None,
+        ttft_steady_mean=stats.mean(steady),
+        ttft_steady_n=len(steady),
+        steady_tok_s=rate,
+    )
 
 
-def _drift(timings: Sequence[stats.Timing]) -> dict[str, float | None]:
-    """How the last quarter of the level differs from the first, as a share: tok/s and mean TTFT."""
+def _with_drift(found: LevelResult, timings: Sequence[stats.Timing]) -> LevelResult:
+    """With how the last quarter of the level differs from the first, as a share: tok/s and mean TTFT."""
     if len(timings) < 20:
-        return {"drift_tok_s": None, "drift_ttft": None}
+        return found
     ordered = sorted(timings, key=lambda t: t.start_s)
     quarter, begin = len(ordered) // 4, ordered[0].start_s
     span = (ordered[-1].start_s - begin) / 4
     early, late = (stats.tokens_between(ordered, begin + k * span, begin + (k + 1) * span) for k in (0, 3))
     first, last = (stats.mean([t.ttft_s for t in part]) for part in (ordered[:quarter], ordered[-quarter:]))
-    return {
-        "drift_tok_s": late / early - 1 if early else None,
-        "drift_ttft": last / first - 1 if first and last is not None else None,
-    }
+    return replace(
+        found,
+        drift_tok_s=late / early - 1 if early else None,
+        drift_ttft=last / first - 1 if first and last is not None else None,
+    )
 
 
 def _attainment(records: Sequence[RequestRecord], slo: Mapping[str, float]) -> float | None:

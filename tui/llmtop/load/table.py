@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from llmtop.contract.units import UNKNOWN, gib, percent, rate, seconds
-
-LevelResult = Mapping[str, Any]
+from llmtop.contract.units import UNKNOWN, count, gib, percent, rate, seconds
+from llmtop.load.results import LevelResult, Spread
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class LevelColumn:
     """A column: its short head, what it means, and its cell for a level, given all levels."""
 
     head: str
@@ -20,62 +18,47 @@ class Column:
     cell: Callable[[LevelResult, Sequence[LevelResult]], str]
 
 
-def _ms(key: str) -> Callable[[LevelResult, Sequence[LevelResult]], str]:
-    return lambda level, _: seconds(level[key] / 1000 if level["completed"] else None)
+def _column(head: str, meaning: str, cell: Callable[[LevelResult], str]) -> LevelColumn:
+    return LevelColumn(head, meaning, lambda level, _: cell(level))
 
 
-def _s(key: str) -> Callable[[LevelResult, Sequence[LevelResult]], str]:
-    return lambda level, _: seconds(level.get(key))
-
-
-def _rate(key: str) -> Callable[[LevelResult, Sequence[LevelResult]], str]:
-    return lambda level, _: rate(level.get(key))
-
-
-def _share(key: str) -> Callable[[LevelResult, Sequence[LevelResult]], str]:
-    return lambda level, _: percent(level.get(key), 0)
-
-
-def _whole(key: str) -> Callable[[LevelResult, Sequence[LevelResult]], str]:
-    return lambda level, _: UNKNOWN if level.get(key) is None else f"{level[key]:,}"
+def _ms(spread: Spread | None) -> str:
+    return seconds(spread.mean_ms / 1000 if spread is not None else None)
 
 
 def _times_one(level: LevelResult, levels: Sequence[LevelResult]) -> str:
-    one = next((other["output_throughput"] for other in levels if other["concurrency"] == 1), None)
-    return f"{level['output_throughput'] / one:.1f}" if one else UNKNOWN
+    one = next((other.tok_s for other in levels if other.concurrency == 1), None)
+    return f"{level.tok_s / one:.1f}" if one else UNKNOWN
 
 
-def _p99(level: LevelResult, _: Sequence[LevelResult]) -> str:
-    if not level["completed"]:
-        return UNKNOWN
-    return f"{seconds(level['p99_ttft_ms'] / 1000)} ({level['completed']})"
+def _p99(level: LevelResult) -> str:
+    return f"{seconds(level.ttft.p99_ms / 1000)} ({level.completed})" if level.ttft is not None else UNKNOWN
 
 
-def _joules(level: LevelResult, _: Sequence[LevelResult]) -> str:
-    value = level.get("joules_per_token")
-    return UNKNOWN if value is None else f"{value:.2f}"
+def _fixed(value: float | None, places: int) -> str:
+    return UNKNOWN if value is None else f"{value:.{places}f}"
 
 
-COLUMNS: tuple[Column, ...] = (
-    Column("level", "what was sent: users at once, or sizes, or requests a second", lambda x, _: x["level"]),
-    Column("tok/s", "output tokens of all users per second, ramp and drain included", _rate("output_throughput")),
-    Column("x1", "tok/s as a multiple of one user's", _times_one),
-    Column("/user", "tok/s divided by the users: what each gets, end to end", _rate("user_tok_s")),
-    Column("decode", "tok/s of one user after the first token: 1/TPOT", _rate("decode_tok_s")),
-    Column("TTFT", "mean time to first token", _ms("mean_ttft_ms")),
-    Column("P99 (n)", "99th percentile of the TTFT, and of how many", _p99),
-    Column("burst", "P99 TTFT of the first wave, which is sent all at once", _s("ttft_burst")),
-    Column("steady", "P99 TTFT of requests after the first wave", _s("ttft_steady")),
-    Column("in SLO", "share of requests within the TTFT limit, failures included", _share("attainment")),
-    Column("TPOT", "mean time per output token after the first", _ms("mean_tpot_ms")),
-    Column("E2EL", "mean end-to-end latency", _ms("mean_e2el_ms")),
-    Column("err", "failed requests", _whole("failed")),
-    Column("KV max", "fullest KV cache seen at the server", _share("kv_max")),
-    Column("wait", "longest queue seen at the server", _whole("waiting_max")),
-    Column("head GiB", "least memory headroom", lambda x, _: gib(x.get("headroom_min_bytes"))),
-    Column("W", "mean power", lambda x, _: UNKNOWN if x.get("power_w") is None else f"{x['power_w']:.0f}"),
-    Column("J/tok", "energy per output token", _joules),
-    Column("flags", "why not to trust the row", lambda x, _: ", ".join(x.get("flags") or ()) or "-"),
+COLUMNS: tuple[LevelColumn, ...] = (
+    _column("level", "what was sent: users at once, or sizes, or requests a second", lambda x: x.level),
+    _column("tok/s", "output tokens of all users per second, ramp and drain included", lambda x: rate(x.tok_s)),
+    LevelColumn("x1", "tok/s as a multiple of one user's", _times_one),
+    _column("/user", "tok/s divided by the users: what each gets, end to end", lambda x: rate(x.user_tok_s)),
+    _column("decode", "tok/s of one user after the first token: 1/TPOT", lambda x: rate(x.decode_tok_s)),
+    _column("TTFT", "mean time to first token", lambda x: _ms(x.ttft)),
+    _column("P99 (n)", "99th percentile of the TTFT, and of how many", _p99),
+    _column("burst", "P99 TTFT of the first wave, which is sent all at once", lambda x: seconds(x.ttft_burst)),
+    _column("steady", "P99 TTFT of requests after the first wave", lambda x: seconds(x.ttft_steady)),
+    _column("in SLO", "share of requests within the TTFT limit, failures included", lambda x: percent(x.attainment, 0)),
+    _column("TPOT", "mean time per output token after the first", lambda x: _ms(x.tpot)),
+    _column("E2EL", "mean end-to-end latency", lambda x: _ms(x.e2el)),
+    _column("err", "failed requests", lambda x: count(x.failed)),
+    _column("KV max", "fullest KV cache seen at the server", lambda x: percent(x.kv_max, 0)),
+    _column("wait", "longest queue seen at the server", lambda x: count(x.waiting_max)),
+    _column("head GiB", "least memory headroom", lambda x: gib(x.headroom_min_bytes)),
+    _column("W", "mean power", lambda x: _fixed(x.power_w, 0)),
+    _column("J/tok", "energy per output token", lambda x: _fixed(x.joules_per_token, 2)),
+    _column("flags", "why not to trust the row", lambda x: ", ".join(flag.name for flag in x.flags) or "-"),
 )
 
 
@@ -101,9 +84,7 @@ def text(levels: Sequence[LevelResult]) -> str:
     """The table in aligned columns; the doubts stand below it, one a line."""
     cells = rows(levels)
     shown = [i for i in known_columns(cells) if COLUMNS[i].head != "flags"]
-    doubts = [
-        f"  {level['level']}: {name}: {reason}" for level in levels for name, reason in level["flag_reasons"].items()
-    ]
+    doubts = [f"  {level.level}: {flag.name}: {flag.reason}" for level in levels for flag in level.flags]
     return "\n".join([*align([[COLUMNS[i].head for i in shown], *([row[i] for i in shown] for row in cells)]), *doubts])
 
 
@@ -119,14 +100,18 @@ def align(lines: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-COMPARED: tuple[tuple[str, str, bool], ...] = (
-    ("tok/s", "output_throughput", True),
-    ("/user", "user_tok_s", True),
-    ("TTFT mean ms", "mean_ttft_ms", False),
-    ("TTFT P99 ms", "p99_ttft_ms", False),
-    ("TPOT mean ms", "mean_tpot_ms", False),
-    ("E2EL mean ms", "mean_e2el_ms", False),
-    ("errors", "failed", False),
+def _in_ms(name: str, figure: str) -> Callable[[LevelResult], float | None]:
+    return lambda level: getattr(getattr(level, name), figure, None)
+
+
+COMPARED: tuple[tuple[str, Callable[[LevelResult], float | None], bool], ...] = (
+    ("tok/s", lambda level: level.tok_s, True),
+    ("/user", lambda level: level.user_tok_s, True),
+    ("TTFT mean ms", _in_ms("ttft", "mean_ms"), False),
+    ("TTFT P99 ms", _in_ms("ttft", "p99_ms"), False),
+    ("TPOT mean ms", _in_ms("tpot", "mean_ms"), False),
+    ("E2EL mean ms", _in_ms("e2el", "mean_ms"), False),
+    ("errors", lambda level: level.failed, False),
 )
 
 
@@ -144,12 +129,12 @@ class Comparison:
 
 def compare(a: Sequence[LevelResult], b: Sequence[LevelResult]) -> list[Comparison]:
     """Two runs figure by figure, for every level name that both have."""
-    theirs = {level["level"]: level for level in b}
+    theirs = {level.level: level for level in b}
     return [
-        _comparison(level["level"], head, level.get(key), theirs[level["level"]].get(key), more)
+        _comparison(level.level, head, value(level), value(theirs[level.level]), more)
         for level in a
-        if level["level"] in theirs
-        for head, key, more in COMPARED
+        if level.level in theirs
+        for head, value, more in COMPARED
     ]
 
 

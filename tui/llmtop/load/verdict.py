@@ -5,13 +5,12 @@ Works on level results (see `summary`). Limits are named criteria: `>=` for spee
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from llmtop.contract.units import rate, seconds
+from llmtop.load.results import FirstFail, LevelResult, RunResult, Spread
 
-LevelResult = Mapping[str, Any]
 KNEE_SHARE = 0.9
 
 
@@ -21,20 +20,13 @@ class BadLimit(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One measurable property of a level; `scale` brings the result's unit to the limit's."""
+    """One measurable property of a level; `value` reads it in the limit's unit, None = unknown."""
 
-    key: str
+    value: Callable[[LevelResult], float | None]
     least: bool  # True: at least the limit; False: at most
     words: str
-    scale: float = 1.0
     time: bool = False
-
-    def value(self, level: LevelResult) -> float | None:
-        """The level's value in the limit's unit; None when unknown (latencies of no request are)."""
-        value = level.get(self.key)
-        if value is None or (self.key.endswith("_ms") and not level["completed"]):
-            return None
-        return float(value) * self.scale
+    whole: bool = False  # a count
 
     def met(self, level: LevelResult, limit: float) -> bool:
         """Whether the level keeps the limit; an unknown value does not."""
@@ -45,7 +37,15 @@ class Criterion:
         """The value in words, with its unit."""
         if self.time:
             return seconds(value)
-        return f"{value:g}" if self.key == "failed" and value is not None else rate(value)
+        return f"{value:g}" if self.whole and value is not None else rate(value)
+
+
+def _latency(name: str, kind: str) -> Callable[[LevelResult], float | None]:
+    def value(level: LevelResult) -> float | None:
+        spread: Spread | None = getattr(level, name)
+        return getattr(spread, f"{kind}_ms") / 1000 if spread is not None else None
+
+    return value
 
 
 def _latencies() -> dict[str, Criterion]:
@@ -53,22 +53,20 @@ def _latencies() -> dict[str, Criterion]:
     names = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL", "e2e": "E2EL"}
     kinds = {"mean": "mean", "p50": "P50", "p90": "P90", "p95": "P95", "p99": "P99"}
     return {
-        f"{name}_{kind}": Criterion(
-            f"{kind}_{'e2el' if name == 'e2e' else name}_ms", False, f"{words} {shown}", 0.001, True
-        )
+        f"{name}_{kind}": Criterion(_latency(shown.lower(), kind), False, f"{words} {shown}", time=True)
         for name, shown in names.items()
         for kind, words in kinds.items()
     }
 
 
 CRITERIA: Mapping[str, Criterion] = {
-    "user_tok_s": Criterion("user_tok_s", True, "tok/s per user"),
-    "decode_tok_s": Criterion("decode_tok_s", True, "decode tok/s per user"),
-    "tok_s": Criterion("output_throughput", True, "tok/s"),
-    "attainment": Criterion("attainment", True, "attainment"),
-    "ttft_burst": Criterion("ttft_burst", False, "burst TTFT", 1.0, True),
-    "ttft_steady": Criterion("ttft_steady", False, "steady TTFT", 1.0, True),
-    "errors": Criterion("failed", False, "errors"),
+    "user_tok_s": Criterion(lambda level: level.user_tok_s, True, "tok/s per user"),
+    "decode_tok_s": Criterion(lambda level: level.decode_tok_s, True, "decode tok/s per user"),
+    "tok_s": Criterion(lambda level: level.tok_s, True, "tok/s"),
+    "attainment": Criterion(lambda level: level.attainment, True, "attainment"),
+    "ttft_burst": Criterion(lambda level: level.ttft_burst, False, "burst TTFT", time=True),
+    "ttft_steady": Criterion(lambda level: level.ttft_steady, False, "steady TTFT", time=True),
+    "errors": Criterion(lambda level: level.failed, False, "errors", whole=True),
     **_latencies(),
 }
 
@@ -118,18 +116,6 @@ def parse_goodput(texts: Sequence[str]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstFail:
-    """The first level that breaks a limit, the limit, and the value that broke it."""
-
-    level: str
-    concurrency: int
-    criterion: str
-    value: float | None
-    limit: float
-    burst_only: bool = False  # only the first wave failed: the steady TTFT would pass
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     """The answer; `sweet_spot` and `knee` are concurrencies (requests/s in an open loop), None where none is."""
 
@@ -146,10 +132,10 @@ def failure(level: LevelResult, slo: Mapping[str, float]) -> FirstFail | None:
     for name, limit in {"errors": 0.0, **slo}.items():
         criterion = CRITERIA[name]
         if not criterion.met(level, limit):
-            steady = level.get("ttft_steady")
+            steady = level.ttft_steady
             burst_only = name.startswith("ttft_") and steady is not None and steady <= limit
             value = criterion.value(level)
-            return FirstFail(level["level"], level["concurrency"], name, value, limit, burst_only)
+            return FirstFail(level.level, level.concurrency, name, value, limit, burst_only)
     return None
 
 
@@ -159,15 +145,15 @@ def judge(levels: Sequence[LevelResult], slo: Mapping[str, float], climbs: bool 
     `climbs` says that levels differ in load alone; where they differ in size there is no sweet spot, and
     `met` asks every level instead of the lightest.
     """
-    whole = [level for level in levels if not level["interrupted"]]
+    whole = [level for level in levels if not level.interrupted]
     if climbs:
-        whole.sort(key=lambda level: (level["concurrency"], level["request_rate_value"] or 0.0))
+        whole.sort(key=lambda level: (level.concurrency, level.request_rate or 0.0))
     fails = [failure(level, slo) for level in whole]
     good = next((i for i, fail in enumerate(fails) if fail is not None), len(whole))
     first = fails[good] if good < len(whole) else None
     sweet = whole[good - 1] if climbs and good else None
     return Verdict(
-        sweet_spot=_load(sweet) if sweet else None,
+        sweet_spot=sweet.load if sweet else None,
         first_fail=first,
         knee=_knee(whole) if climbs else None,
         met=bool(whole) and (good > 0 if climbs else first is None),
@@ -176,20 +162,13 @@ def judge(levels: Sequence[LevelResult], slo: Mapping[str, float], climbs: bool 
     )
 
 
-def _load(level: LevelResult) -> float:
-    """What a level is on the axis of its sweep."""
-    rate_value: float | None = level["request_rate_value"]
-    concurrency: int = level["concurrency"]
-    return concurrency if rate_value is None else rate_value
-
-
 def _knee(levels: Sequence[LevelResult]) -> float | None:
     """The smallest load with 90 % of the best total throughput."""
-    best = max((level["output_throughput"] for level in levels), default=0.0)
+    best = max((level.tok_s for level in levels), default=0.0)
     if best <= 0:
         return None
-    enough = (level for level in levels if level["output_throughput"] >= KNEE_SHARE * best)
-    return _load(next(enough))
+    enough = (level for level in levels if level.tok_s >= KNEE_SHARE * best)
+    return next(enough).load
 
 
 def _words(
@@ -201,10 +180,10 @@ def _words(
     """One or two sentences: what the sweet spot gives, and what fails after it."""
     parts: list[str] = []
     if sweet is not None:
-        times = f" ({sweet['output_throughput'] / alone:.1f}x one user)" if (alone := _alone(levels)) else ""
+        times = f" ({sweet.tok_s / alone:.1f}x one user)" if (alone := _alone(levels)) else ""
         parts.append(
-            f"{sweet['level']}: {rate(sweet['output_throughput'])} tok/s{times}, "
-            f"{rate(sweet['user_tok_s'])} each, P99 TTFT {seconds(sweet['p99_ttft_ms'] / 1000)}."
+            f"{sweet.level}: {rate(sweet.tok_s)} tok/s{times}, "
+            f"{rate(sweet.user_tok_s)} each, P99 TTFT {seconds(CRITERIA['ttft_p99'].value(sweet))}."
         )
     if first is not None:
         parts.append(_fail_words(first))
@@ -214,11 +193,11 @@ def _words(
 
 
 def _alone(levels: Sequence[LevelResult]) -> float | None:
-    return next((level["output_throughput"] for level in levels if level["concurrency"] == 1), None) or None
+    return next((level.tok_s for level in levels if level.concurrency == 1), None) or None
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class SingleSpeed:
     """A line as llama-bench prints it: `pp2048 4170.3 ± 12.1`, tokens per second."""
 
     name: str
@@ -229,28 +208,33 @@ class Speed:
         return f"{self.name} {self.tok_s:,.1f} ± {self.deviation:.1f}"
 
 
-def single_user(levels: Sequence[LevelResult]) -> list[Speed]:
+def single_user(levels: Sequence[LevelResult]) -> list[SingleSpeed]:
     """Prompt and generation speeds of the single-user scenario.
 
     A prompt's speed is taken against the ping: (P - P0)/(TTFT - TTFT0), so that what every request costs
     drops out. The deviation follows from that of the times.
     """
-    ping = next((level for level in levels if level["level"] == "ping" and level["completed"]), None)
-    found = (_speed(level, ping) for level in levels if level["completed"] and level is not ping)
+    ping = next((level for level in levels if level.level == "ping" and level.completed), None)
+    found = (_speed(level, ping) for level in levels if level.completed and level is not ping)
     return [speed for speed in found if speed is not None]
 
 
-def _speed(level: LevelResult, ping: LevelResult | None) -> Speed | None:
-    if level["output_len"] > 1:
-        tpot_ms = level["mean_tpot_ms"]
-        return Speed(level["level"], 1000 / tpot_ms, 1000 / tpot_ms**2 * level["std_tpot_ms"]) if tpot_ms else None
-    tokens, spent_ms = level["input_len"], level["mean_ttft_ms"]
-    if ping is not None:
-        tokens, spent_ms = tokens - ping["input_len"], spent_ms - ping["mean_ttft_ms"]
-    if spent_ms <= 0 or tokens <= 0:
+def _speed(level: LevelResult, ping: LevelResult | None) -> SingleSpeed | None:
+    if level.output_len > 1:
+        return _speed_of(level.level, 1, level.tpot)
+    if level.ttft is None:
         return None
-    speed = tokens / spent_ms * 1000
-    return Speed(level["level"], speed, speed * level["std_ttft_ms"] / spent_ms)
+    if ping is None or ping.ttft is None:
+        return _speed_of(level.level, level.input_len, level.ttft)
+    spent = replace(level.ttft, mean_ms=level.ttft.mean_ms - ping.ttft.mean_ms)
+    return _speed_of(level.level, level.input_len - ping.input_len, spent)
+
+
+def _speed_of(name: str, tokens: int, spent: Spread | None) -> SingleSpeed | None:
+    if spent is None or spent.mean_ms <= 0 or tokens <= 0:
+        return None
+    speed = tokens / spent.mean_ms * 1000
+    return SingleSpeed(name, speed, speed * spent.std_ms / spent.mean_ms)
 
 
 def _fail_words(first: FirstFail) -> str:
@@ -258,3 +242,12 @@ def _fail_words(first: FirstFail) -> str:
     text = f"{first.level} fails: {criterion.words} {criterion.show(first.value)}"
     text += "" if first.criterion == "errors" else f" (limit {criterion.show(first.limit)})"
     return text + (", burst only: the steady TTFT would pass." if first.burst_only else ".")
+
+
+def announcement(result: RunResult) -> str | None:
+    """What a finished load test found, in a few words; None when it found no sweet spot."""
+    level = next((level for level in result.levels if level.load == result.sweet_spot), None)
+    if level is None:
+        return None
+    unit = "requests/s" if level.request_rate is not None else "user" if level.load == 1 else "users"
+    return f"sweet spot: {level.load:g} {unit}, {rate(level.tok_s)} tok/s"

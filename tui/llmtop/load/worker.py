@@ -20,13 +20,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from llmtop.contract.codec import plain, rebuild
 from llmtop.load.level import STOPPED, LevelRun, Share
 from llmtop.load.plan import Plan
 from llmtop.load.probe import PreflightError, Probe
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
-from llmtop.load.transport import Connector, Origin
 from llmtop.load.vitals import VitalsMeter, die_with_parent
+from llmtop.net.connection import Connector, Origin
 
 SNAP_S = 0.25
 _LINE_LIMIT = 16 << 20
@@ -103,9 +104,9 @@ class Worker:
             case "preflight":
                 self._start(self._preflight())
             case "profile":
-                self._profile = Profile.from_json(command["profile"])
+                self._profile = rebuild(Profile, command["profile"])
             case "plan":
-                self._replan(Plan.from_json(command["plan"]))
+                self._replan(rebuild(Plan, command["plan"]))
             case "prepare":
                 self._start(self._prepare(command["level"], Share(**command["share"])))
             case "go":
@@ -140,7 +141,7 @@ class Worker:
 
     async def _preflight(self) -> None:
         self._profile = await Probe(self._plan, self._connector, self._headers).run()
-        self._pipe.emit("preflight", profile=self._profile.to_json())
+        self._pipe.emit("preflight", profile=plain(self._profile))
 
     async def _prepare(self, index: int, share: Share) -> None:
         self._index = index
@@ -197,7 +198,7 @@ async def _main() -> None:
     if order is None:
         return
     die_with_parent(order["parent"])
-    plan = Plan.from_json(order["plan"])
+    plan: Plan = rebuild(Plan, order["plan"])
     pipe.emit("hello", pid=os.getpid(), loop=type(asyncio.get_running_loop()).__module__)
     problems = plan.problems()
     if problems:

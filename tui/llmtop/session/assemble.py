@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from llmtop.contract.snapshot import Device, Mark, Pool, ServerView, Snapshot
+from llmtop.contract.snapshot import Device, Mark, Pool, ServerView, Snapshot, SourceStatus
 from llmtop.machine.headroom import LowWater, MemoryMode, PoolWatch, pools
 from llmtop.machine.sample import MachineSample
 from llmtop.session.energy import EnergyMeter
 from llmtop.session.findings import Findings
+from llmtop.session.places import Places
 
 
 class Assembler:
     """Builds the snapshots of one session."""
 
-    def __init__(self, memory: MemoryMode = "auto") -> None:
+    def __init__(self, memory: MemoryMode = "auto", *, this_machine: bool = False) -> None:
         self._memory: MemoryMode = memory
+        self._asked = this_machine
         self._low_water, self._watch = LowWater(), PoolWatch()
         self._energy, self._findings = EnergyMeter(), Findings()
         self._epoch = LowWater.START
@@ -39,20 +41,27 @@ class Assembler:
         t: float,
         now: float,
         devices_of: Mapping[str, Sequence[Device]],
+        outputs: Sequence[SourceStatus] = (),
     ) -> Snapshot:
-        """The snapshot at monotonic `t` and Unix `now`; `devices_of` maps server URLs to the devices they use."""
+        """The snapshot at monotonic `t` and Unix `now`; `devices_of` maps server URLs to the devices they use.
+
+        `outputs` is what is wrong with the files that are written.
+        """
         self._energy.push(sample.devices, now)
         views = tuple(self._energy.fill(view, devices_of.get(view.url, ())) for view in servers)
+        place = Places(views, sample.host, asked=self._asked)
+        found = self._pools(sample, now)
         snapshot = Snapshot(
             time=now,
-            servers=views,
-            devices=sample.devices,
-            host=sample.host,
-            pools=self._pools(sample, now),
+            servers=place.servers,
+            devices=tuple(replace(device, node=place.name) for device in sample.devices) if place.shown else (),
+            host=place.host,
+            pools=tuple(replace(pool, node=place.name) for pool in found) if place.shown else (),
             limited_by=next((view.limited_by for view in views if view.limited_by), None),
-            sources=sample.status,
+            sources=(*(sample.status if place.shown else ()), *outputs),
             marks=tuple(self._marks),
             simulated=sample.host.simulated,
+            nodes=place.nodes,
         )
         self._marks.clear()
         return replace(snapshot, findings=self._findings.update(snapshot, t))

@@ -69,7 +69,7 @@ def _memory(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"memory:{pool.name}",
                 "critical" if pool.state == "critical" else "warning",
-                f"{pool.name}: headroom {bytes_text(pool.headroom_bytes)}" + _trend(pool),
+                f"{pool.name}{_on(pool.node, snapshot)}: headroom {bytes_text(pool.headroom_bytes)}" + _trend(pool),
                 pool.reason or pool.basis,
                 "lower --gpu-memory-utilization or --max-num-seqs, or stop what else holds memory",
             )
@@ -195,7 +195,7 @@ def _slow_scrapes(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _devices(snapshot: Snapshot) -> Iterator[Finding]:
     for device in snapshot.devices:
-        label = f"GPU {device.index} {device.name or ''}".strip()
+        label = f"GPU {device.index} {device.name or ''}".strip() + _on(device.node, snapshot)
         if device.state != "OK":
             yield Finding(
                 f"device:{device.uuid or device.index}",
@@ -231,6 +231,11 @@ RULES: tuple[Rule, ...] = (
     Rule(_devices),
     Rule(_sources),
 )
+
+
+def _on(node: str | None, snapshot: Snapshot) -> str:
+    """Where a pool or a device is, when servers of other machines are watched too."""
+    return f" on {node}" if node is not None and len(snapshot.nodes) > 1 else ""
 
 
 def _name(server: ServerView, snapshot: Snapshot) -> str:

@@ -1,10 +1,8 @@
-"""Moments worth showing: a new peak of tok/s, a new low-water mark of memory, the sweet spot of a load test."""
+"""Moments worth showing: a new peak of tok/s and a new low-water mark of memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from llmtop.contract.snapshot import Pool, ServerView, Snapshot, State
 from llmtop.contract.units import gib, rate
@@ -73,25 +71,3 @@ class Notices:
 
 def _due(record: _Record, now: float) -> bool:
     return now - record.since >= LEARN_S and now - record.told_at >= LEAST_GAP_S
-
-
-def sweet_spot(result: Mapping[str, Any]) -> str | None:
-    """What a finished load test found, in words; None when it found no sweet spot.
-
-    `result` is the last line of `llmtop load --json`.
-    """
-    spot = result.get("sweet_spot")
-    level = _level_of(result.get("levels") or (), spot)
-    if spot is None or level is None:
-        return None
-    unit = "users" if level.get("request_rate_value") is None else "requests/s"
-    unit = "user" if unit == "users" and spot == 1 else unit
-    return f"sweet spot: {spot:g} {unit}, {rate(level.get('output_throughput'))} tok/s"
-
-
-def _level_of(levels: Sequence[Mapping[str, Any]], spot: float | None) -> Mapping[str, Any] | None:
-    for level in levels:
-        asked = level.get("request_rate_value")
-        if (level.get("concurrency") if asked is None else asked) == spot:
-            return level
-    return None

@@ -10,7 +10,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -76,7 +75,7 @@ class Poller:
         self._sink = sink
         self._interval = settings.interval_s
         self._watches: list[ServerWatch] = []
-        self._assembler = Assembler(settings.memory)
+        self._assembler = Assembler(settings.memory, this_machine=settings.this_machine)
         self._recorder = self._new_recorder(settings.record) if settings.record else None
         self._textfile = _textfile(settings.prometheus_file) if settings.prometheus_file else None
         self._stopping = threading.Event()
@@ -115,7 +114,8 @@ class Poller:
 
     def target(self, url: str) -> Target:
         """The server watched under a URL, with its key; a bare target for one that is not watched."""
-        return next((watch.target for watch in self._watches if watch.target.url == url), Target(url))
+        known = (*(watch.target for watch in self._watches), *self._settings.targets)
+        return next((target for target in known if target.url == url), Target(url))
 
     def set_interval(self, seconds: float) -> None:
         """Poll every `seconds` from now on."""
@@ -252,13 +252,12 @@ class Poller:
         sample = self._machine.sample()
         outputs = (self._recorder, self._textfile)
         trouble = tuple(output.status for output in outputs if output is not None and output.status is not None)
-        sample = replace(sample, status=(*sample.status, *trouble))
         shown = [watch for watch in self._watches if not self._nobody_there(watch)]
         views = [watch.view(t, now) for watch in shown]
         for watch, view in zip(shown, views, strict=True):
             if watch.restarted():
                 self._assembler.note(Mark("restart", f"restart {view.name or view.model or view.url}", now))
-        return self._assembler.build(views, sample, t, now, devices_of(self._watches, sample.devices))
+        return self._assembler.build(views, sample, t, now, devices_of(self._watches, sample.devices), trouble)
 
     def _nobody_there(self, watch: ServerWatch) -> bool:
         """The default port is tried on the quiet: it is no server until something has answered there."""

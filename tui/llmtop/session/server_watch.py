@@ -17,13 +17,14 @@ from llmtop.engines.tracker import Failure, ServerTracker
 SCRAPE_SHARE = 0.05  # of the interval that a scrape may take before the interval stretches
 LONGEST_STRETCH_S = 5.0
 LOOK_EVERY_S = 2.0
+LOCATE_S = 0.3  # a resolver that hangs must not hold up the first frame
 
 
 class ServerWatch:
     """Polls one server at its own pace; at most one poll is in flight."""
 
     def __init__(self, target: Target, settings: Settings) -> None:
-        from llmtop.engines.server import ServerSource  # here: httpx is imported after the first frame
+        from llmtop.engines.server import ServerSource  # here: the first frame does not wait for it
 
         self.target = target
         self._procfs = settings.procfs
@@ -36,7 +37,7 @@ class ServerWatch:
         self._scrapes: list[float] = []
         self._next_look = 0.0
         self._process: ServerProcess | None = None
-        self._local: bool | None = None
+        self._locating: asyncio.Task[bool] | None = None
         self._noted_restarts = 0
         self.polls = 0
         self.followed: str | None = None  # what a followed start-up log says, while it says so
@@ -58,8 +59,9 @@ class ServerWatch:
 
     @property
     def local(self) -> bool:
-        """Whether the server runs on this host."""
-        return bool(self._local)
+        """Whether the server runs on this host, as far as it is known by now."""
+        task = self._locating
+        return task is not None and task.done() and not task.cancelled() and task.result()
 
     @property
     def pid(self) -> int | None:
@@ -68,7 +70,8 @@ class ServerWatch:
 
     async def prepare(self) -> None:
         """Do once what would make the first poll late: imports, TLS, the resolver."""
-        self._local = await asyncio.to_thread(is_local, self.target.host)
+        self._locating = asyncio.create_task(asyncio.to_thread(is_local, self.target.host))
+        await asyncio.wait((self._locating,), timeout=LOCATE_S)
         self._source.prepare()
 
     def begin(self, interval_s: float) -> asyncio.Future[None] | None:
@@ -132,10 +135,10 @@ class ServerWatch:
 
     async def _look_for_process(self) -> None:
         now = time.monotonic()
-        if self._local and now >= self._next_look:
+        if self.local and now >= self._next_look:
             self._next_look = now + LOOK_EVERY_S if self.refused else now + 10 * LOOK_EVERY_S
             self._process = await asyncio.to_thread(_process_for, self._procfs, self.target.port)
-        elif not self._local:
+        elif not self.local:
             self._process = None
 
     def _tell_tracker(self) -> None:
@@ -148,7 +151,7 @@ class ServerWatch:
             identity,
             max_num_seqs=identity.max_num_seqs or (process.max_num_seqs if process else None),
             starting=starting,
-            local=bool(self._local),
+            local=self.local,
         )
 
     def view(self, t: float, now: float) -> ServerView:
@@ -156,7 +159,7 @@ class ServerWatch:
         # the next poll comes at the pace that held when the last one began, also if pages are cheap again
         view = self._tracker.view(t, now, max(self._pace, self.interval_s))
         took = self._scrapes[-1] if self._scrapes else None
-        return replace(view, scrape_s=took, interval_wanted_s=self._base_interval)
+        return replace(view, scrape_s=took, interval_wanted_s=self._base_interval, local=self.local)
 
     def restarted(self) -> bool:
         """Whether a restart was seen since the last call."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from llmtop.contract.snapshot import ServerView
 from llmtop.contract.units import UNKNOWN, duration
-from llmtop.load.plan import Plan, Speed, estimate_s
+from llmtop.load.plan import Pace, Plan, estimate_s
+from llmtop.load.results import LevelResult
 from llmtop.load.scenarios import SCENARIOS, Options, build, fit
 from llmtop.load.verdict import BadLimit, parse_slo
 
@@ -84,7 +84,7 @@ def plan_of(scenario: str, texts: Mapping[str, str], server: ServerView | None, 
     return plan
 
 
-def estimate(plan: Plan, server: ServerView | None, levels: Sequence[Mapping[str, Any]] = ()) -> str:
+def estimate(plan: Plan, server: ServerView | None, levels: Sequence[LevelResult] = ()) -> str:
     """About how long the plan takes, by what the server does now, or did in the levels of a test before."""
     took = estimate_s(plan, _speed(plan, server, levels))
     if took is None:
@@ -92,15 +92,15 @@ def estimate(plan: Plan, server: ServerView | None, levels: Sequence[Mapping[str
     return f"about {duration(took)} to {duration(2 * took)}"
 
 
-def _speed(plan: Plan, server: ServerView | None, levels: Sequence[Mapping[str, Any]]) -> Speed | None:
-    lightest = min((level for level in levels if level["mean_tpot_ms"]), key=lambda x: x["concurrency"], default=None)
-    if lightest is not None:
-        return Speed(lightest["input_len"] / lightest["mean_ttft_ms"] * 1000, lightest["mean_tpot_ms"] / 1000)
+def _speed(plan: Plan, server: ServerView | None, levels: Sequence[LevelResult]) -> Pace | None:
+    for level in sorted(levels, key=lambda level: level.concurrency):
+        if level.ttft is not None and level.tpot is not None and level.tpot.mean_ms:
+            return Pace(level.input_len / level.ttft.mean_ms * 1000, level.tpot.mean_ms / 1000)
     latency = server.latency if server is not None else None
     if latency is None or not latency.itl.mean_s or not latency.ttft.mean_s:
         return None
     # TTFT under other people's load holds a wait of about its own length
-    return Speed(max(200.0, plan.levels[0].input_len / latency.ttft.mean_s / 2), latency.itl.mean_s)
+    return Pace(max(200.0, plan.levels[0].input_len / latency.ttft.mean_s / 2), latency.itl.mean_s)
 
 
 def _wholes(text: str, what: str) -> tuple[int, ...] | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from llmtop.load import recorded
 from llmtop.load.counters import ServerCounters
@@ -24,6 +23,7 @@ from llmtop.load.events import (
     Warned,
 )
 from llmtop.load.plan import Plan
+from llmtop.load.results import LevelResult, RunResult
 from llmtop.load.runner import LoadThread, RunOptions
 from llmtop.session.poller import Feed
 
@@ -38,13 +38,13 @@ class LoadState:
     phase: str = "preflight"  # preflight, preparing, level, stopping, draining, finished, failed
     before: ServerCounters | None = None  # what the server counted before any load
     progress: Progress | None = None
-    done: list[Mapping[str, Any]] = field(default_factory=list)
+    done: list[LevelResult] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     first_tokens: list[FirstToken] = field(default_factory=list)
     client: deque[float | None] = field(default_factory=lambda: deque(maxlen=TREND))
     server: deque[float | None] = field(default_factory=lambda: deque(maxlen=TREND))
     drain: Draining | None = None
-    result: Mapping[str, Any] | None = None
+    result: RunResult | None = None
     error: str | None = None
     began: float = field(default_factory=time.monotonic)
 

@@ -19,22 +19,14 @@ if TYPE_CHECKING:
 _SIMPLE_TERMS = re.compile(r"^(linux|vt\d+|ansi|dumb|cons\d+|screen(\.|$))")
 
 
-def run_ui(
-    settings: Settings,
-    machine: MachineSource,
-    startup: LineSource | None = None,
-    startup_url: str | None = None,
-) -> int:
-    """Run the screen until it is left; the exit code.
-
-    `startup` is the log of a start-up to follow on the warm-up page, `startup_url` the server it brings up.
-    """
+def run_ui(settings: Settings, machine: MachineSource, startup: LineSource | None = None) -> int:
+    """Run the screen until it is left; the exit code. `startup` is the log of a start-up, for the warm-up page."""
     _prepare(settings)
     from llmtop.ui.app import LlmtopApp
     from llmtop.ui.source import Live
 
     ansi = bool(os.environ.get("NO_COLOR"))
-    return _run(LlmtopApp(settings, Live(settings, machine, startup, startup_url), ansi=ansi))
+    return _run(LlmtopApp(settings, Live(settings, machine, startup), ansi=ansi))
 
 
 def run_replay(settings: Settings, recording: Recording, at: int, speed: float) -> int:

@@ -15,8 +15,9 @@ from textual.timer import Timer
 
 from llmtop.contract.settings import Settings
 from llmtop.contract.snapshot import ServerView, Snapshot
+from llmtop.load.verdict import announcement
 from llmtop.session.history import STEPS_S, History
-from llmtop.session.notices import Notices, sweet_spot
+from llmtop.session.notices import Notices
 from llmtop.ui.messages import LoadNews, SnapshotReady
 from llmtop.ui.panels.view import Scales, View
 from llmtop.ui.screens.base import ViewScreen
@@ -158,7 +159,7 @@ class Session(RepaintingApp[None]):
         for mark in self.load.drain():
             self.poller.note(mark)
         if state is not None and state.result is not None and not had_result:
-            self.announce(sweet_spot(state.result))
+            self.announce(announcement(state.result))
             self.show_view()
 
     def _notice_startup(self) -> None:
@@ -211,9 +212,10 @@ class Session(RepaintingApp[None]):
         return next((server for server in servers if server.url == self.selected), servers[0] if servers else None)
 
     def _view(self) -> View:
+        server = self.server
         return View(
-            self.latest,
-            self.server,
+            self.latest and self.latest.beside(server),
+            server,
             self.history,
             max(self.step_s, next(step for step in STEPS_S if step >= self.interval_s)),
             self.scales,

@@ -55,18 +55,17 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """Servers polled over HTTP beside this machine; `lines` is the log of a start-up to follow, `url` its server."""
+    """Servers polled over HTTP beside this machine; `lines` is the log of a start-up."""
 
     settings: Settings
     machine: MachineSource
     lines: LineSource | None = None
-    url: str | None = None
 
     def open(self, sink: Sink) -> tuple[Feed, Startups]:
         """A poller, and the watch of start-ups on the same readings of the machine."""
         tee = MachineTee(self.machine)
         poller = Poller(self.settings, tee.branch(), sink)
-        return poller, WarmupControl(tee, poller, self.lines, self.url)
+        return poller, WarmupControl(tee, poller, self.settings, self.lines)
 
 
 class ToldStartups:

@@ -12,7 +12,7 @@ from pathlib import Path
 from llmtop.contract.snapshot import Pool
 from llmtop.machine.headroom import pools
 from llmtop.machine.sample import MachineSample
-from llmtop.warmup.budget import GIB
+from llmtop.warmup.evidence import GIB
 from llmtop.warmup.preflight import Plan
 
 

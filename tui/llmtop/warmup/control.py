@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from llmtop.contract.settings import Settings
 from llmtop.contract.snapshot import ServerView, State
 from llmtop.machine.tee import MachineTee
 from llmtop.session.poller import Feed
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from llmtop.warmup.recorded import StartupView
     from llmtop.warmup.watch import Watch
 
-FAST_HZ, CALM_HZ = 20.0, 10.0
+CALM_HZ = 10.0
 REPORT_EVERY_S = 0.5
 TOLD_EVERY_S = 10.0
 
@@ -30,16 +31,16 @@ class WarmupControl:
         self,
         tee: MachineTee,
         feed: Feed,
+        settings: Settings,
         lines: LineSource | None = None,
-        url: str | None = None,
     ) -> None:
-        self._tee, self._feed = tee, feed
+        self._tee, self._feed, self._settings = tee, feed, settings
         self._lines = lines
         self._watch: Watch | None = None
         self._reported = self._told = 0.0
         self.seen: StartupView | None = None
-        self.wanted = lines is not None or url is not None
-        self.url = url
+        self.wanted = settings.startup
+        self.url = settings.targets[0].url if settings.startup else None
         self._starting = False
 
     def notice(self, server: ServerView | None) -> bool:
@@ -53,14 +54,13 @@ class WarmupControl:
 
     def begin(self, url: str | None = None) -> None:
         """Watch a start-up from now on: of the followed log, else of the server at `url`."""
-        from llmtop.net.health import HealthProbe  # here: the first frame does not wait for them
-        from llmtop.warmup.memory import MemoryLog
-        from llmtop.warmup.watch import Watch
+        from llmtop.warmup.factory import FAST_HZ, make_watch  # here: the first frame does not wait for it
 
         self.end()
         self.url = url or self.url
         self._tee.set_fast_hz(FAST_HZ)
-        self._watch = Watch(self._lines, MemoryLog(self._tee.branch()), HealthProbe(self.url) if self.url else None)
+        target = self._feed.target(self.url) if self.url else None
+        self._watch = make_watch(self._settings, self._tee.branch(), self._lines, target)
         self._lines = None  # a log is followed once
         self._watch.start()
 
@@ -100,7 +100,9 @@ class WarmupControl:
         from llmtop.warmup.report import WORDS
 
         startup = self.seen.report.startup if self.seen is not None and self.active else None
-        return f"start-up: {WORDS[startup.phase]}" if startup is not None and startup.state == "starting" else None
+        if startup is None or startup.state != "starting":
+            return None
+        return f"start-up: {startup.waits or (WORDS[startup.phase] if startup.phase else 'phase unknown')}"
 
     def end(self) -> None:
         """Stop watching; what was seen last stays."""
@@ -110,5 +112,5 @@ class WarmupControl:
             self._tee.set_fast_hz(CALM_HZ)
 
 
-def _stage(view: StartupView) -> tuple[str, str, bool]:
+def _stage(view: StartupView) -> tuple[str, str | None, bool]:
     return view.report.startup.state, view.report.startup.phase, view.active

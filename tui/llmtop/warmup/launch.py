@@ -20,7 +20,8 @@ _CHUNK = 65_536
 _DRAIN_S = 2.0  # a daemon that kept the pipe open must not hold the launcher
 # A terminal sends these to its whole foreground group; the others go to one process, which can end its children.
 _GROUP_SIGNALS = (signal.SIGINT, signal.SIGQUIT)
-_SIGNALS = (*_GROUP_SIGNALS, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_ENDS = (*_GROUP_SIGNALS, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (*_ENDS, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Launch(Reader):
@@ -69,6 +70,7 @@ class Launch(Reader):
         process = self._process
         if process is None or process.poll() is not None:
             return
+        self._told = self._told or number in _ENDS
         try:
             if number in _GROUP_SIGNALS:
                 os.killpg(process.pid, number)

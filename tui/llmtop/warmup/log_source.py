@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from llmtop.warmup.startup_lines import MAX_LINE
+from llmtop.warmup.log_line import MAX_LINE
 
 POLL_S = 0.1
+_END_S = 2.0
 TAIL_LINES = 50_000  # of a container or unit that has been running for long; a start-up is far shorter
 _CHUNK = 65_536
 _QUEUE = 4096
@@ -57,6 +58,10 @@ class LineSource(Protocol):
         """How the process behind the log ended, where that is known."""
 
     @property
+    def told(self) -> bool:
+        """Whether whoever watches has asked that process to end."""
+
+    @property
     def error(self) -> str | None:
         """Why the source cannot be read, None while it can."""
 
@@ -65,33 +70,39 @@ class LineSource(Protocol):
 
 
 class Splitter:
-    """Bytes to lines: ends are LF, CR (progress bars) and CRLF; what is beyond 64 KiB of one line is dropped."""
+    """Bytes to lines: ends are LF, CR (progress bars) and CRLF; what is beyond 64 KiB of one line is dropped.
+
+    A piece is looked at once, however small the pieces are that a line comes in.
+    """
 
     def __init__(self) -> None:
-        self._rest = b""
-        self._skipping = False
+        self._rest = bytearray()
+        self._skipping = False  # the tail of a line whose first 64 KiB were handed out already
 
     def feed(self, data: bytes) -> list[str]:
         """The lines that are complete now."""
-        *whole, rest = re.split(rb"[\r\n]", self._rest + data)
-        lines = [self._cut(line) for line in whole]
-        self._rest = rest
-        if len(rest) > MAX_LINE:
-            lines.append(self._cut(rest))
-            self._rest, self._skipping = b"", True
-        return [line for line in lines if line is not None and line != ""]
+        first, *others = re.split(rb"[\r\n]", data)
+        lines = self._add(first)
+        for piece in others:
+            lines += self.flush()
+            self._skipping = False
+            lines += self._add(piece)
+        return lines
+
+    def _add(self, piece: bytes) -> list[str]:
+        if self._skipping:
+            return []
+        self._rest += piece[: MAX_LINE + 1 - len(self._rest)]
+        if len(self._rest) <= MAX_LINE:
+            return []
+        lines = self.flush()
+        self._skipping = True
+        return lines
 
     def flush(self) -> list[str]:
         """The last line, when the source ended without a line end."""
-        rest, self._rest = self._rest, b""
-        line = self._cut(rest)
-        return [line] if line else []
-
-    def _cut(self, line: bytes) -> str | None:
-        if self._skipping:  # the tail of a line whose first 64 KiB were handed out already
-            self._skipping = False
-            return None
-        return line[:MAX_LINE].decode("utf-8", "replace")
+        rest, self._rest = self._rest, bytearray()
+        return [rest[:MAX_LINE].decode("utf-8", "replace")] if rest else []
 
 
 def file_lines(path: Path) -> Iterator[str]:
@@ -117,6 +128,7 @@ class Reader:
         self._finished = threading.Event()
         self._error: str | None = None
         self.code: int | None = None
+        self._told = False
 
     def start(self) -> None:
         """Begin reading."""
@@ -141,6 +153,11 @@ class Reader:
     def exit_code(self) -> int | None:
         """How the process behind the log ended, where that is known."""
         return self.code
+
+    @property
+    def told(self) -> bool:
+        """Whether whoever watches has asked that process to end."""
+        return self._told
 
     @property
     def error(self) -> str | None:
@@ -172,13 +189,25 @@ class Reader:
                     continue
 
 
-def follow_file(path: Path) -> Reader:
-    """Follow a file like `tail -F`: it may not exist yet, be truncated, or be replaced by a new one."""
+def follow_file(path: Path, tail: int | None = None) -> Reader:
+    """Follow a file like `tail -F`: it may not exist yet, be truncated, or be replaced by a new one.
+
+    `tail`: of what it holds already read no more than so many bytes from its end.
+    """
     live = not path.exists()  # what a file holds already was written before anyone watched
-    return Reader(lambda stop: _follow(path, live, stop), path.name)
+    return Reader(lambda stop: _follow(path, live, stop, tail), path.name)
 
 
-def _follow(path: Path, live: bool, stop: threading.Event) -> Iterator[tuple[bytes, bool]]:
+def existing_file(path: Path) -> Path:
+    """A log that is there to be followed; raises LogError."""
+    try:
+        with path.open("rb"):
+            return path
+    except OSError as error:
+        raise LogError(f"{path}: {error.strerror}") from error
+
+
+def _follow(path: Path, live: bool, stop: threading.Event, tail: int | None) -> Iterator[tuple[bytes, bool]]:
     while not stop.is_set():
         try:
             file = path.open("rb", buffering=0)
@@ -187,6 +216,9 @@ def _follow(path: Path, live: bool, stop: threading.Event) -> Iterator[tuple[byt
             stop.wait(POLL_S)
             continue
         with file:
+            if tail is not None and (size := os.fstat(file.fileno()).st_size) > tail:
+                file.seek(size - tail)
+            tail = None
             for chunk in _until_replaced(file.fileno(), path, stop):
                 if chunk:
                     yield chunk, live
@@ -238,7 +270,17 @@ def _run_command(argv: list[str], stop: threading.Event) -> Iterator[tuple[bytes
     try:
         yield from _read(process.stdout.fileno(), stop)
     finally:
-        process.terminate()
+        _end(process)
+        process.stdout.close()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a command; one that is frozen, or does not heed the signal, is killed."""
+    process.terminate()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
         process.wait()
 
 
@@ -246,7 +288,7 @@ def _end_with(process: subprocess.Popen[bytes], stop: threading.Event) -> None:
     """A reader blocked on a silent command is freed by ending the command."""
     while process.poll() is None:
         if stop.wait(POLL_S):
-            process.terminate()
+            _end(process)
             return
 
 
@@ -267,24 +309,39 @@ def _container_tool(name: str) -> str:
     tools = [tool for tool in ("docker", "podman") if shutil.which(tool)]
     if not tools:
         raise LogError("neither docker nor podman is installed here")
-    for tool in tools:
-        if _quiet([tool, "container", "inspect", name]) is not None:
+    answers = {tool: _asked([tool, "container", "inspect", name]) for tool in tools}
+    for tool, answer in answers.items():
+        if answer is not None and answer.returncode == 0:
             return tool
+    for tool, answer in answers.items():
+        refusal = None if answer is None else refused(tool, answer.stderr)
+        if refusal is not None:
+            raise LogError(refusal)
     raise LogError(f"no container named {name} ({' and '.join(tools)} asked)")
 
 
+def refused(tool: str, stderr: bytes) -> str | None:
+    """Why a container tool did not answer, in words; None where it did."""
+    words = stderr[:4096].decode("utf-8", "replace").lower()
+    if "permission denied" in words:
+        return f"not allowed to ask {tool}: be in the {tool} group or use sudo"
+    if "cannot connect to the docker daemon" in words or "is the docker daemon running" in words:
+        return f"{tool} does not answer: its daemon is not running"
+    return None
+
+
 def _container_exit(tool: str, name: str) -> int | None:
-    out = _quiet([tool, "container", "inspect", "--format", "{{.State.Running}} {{.State.ExitCode}}", name])
+    done = _asked([tool, "container", "inspect", "--format", "{{.State.Running}} {{.State.ExitCode}}", name])
+    out = "" if done is None or done.returncode else done.stdout.decode("utf-8", "replace")
     running, _, code = (out or "true").strip().partition(" ")
     return int(code) if running == "false" and re.fullmatch(r"-?\d+", code) else None
 
 
-def _quiet(argv: list[str]) -> str | None:
+def _asked(argv: list[str]) -> subprocess.CompletedProcess[bytes] | None:
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False)
+        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
 
 
 def journal(unit: str, follow: bool = True) -> Reader:

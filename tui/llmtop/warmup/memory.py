@@ -9,7 +9,7 @@ from llmtop.contract.snapshot import Device, Pool
 from llmtop.machine.headroom import PoolWatch, pool_key, pools
 from llmtop.machine.sample import Dip
 from llmtop.machine.source import MachineSource
-from llmtop.warmup.startup_evidence import MachineMemory
+from llmtop.warmup.evidence import MachineMemory
 
 _MAX_READINGS = 72_000  # four hours at 5 Hz
 _JUDGE_S = 0.5  # states and trends change slowly; the dips are taken at every step

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from llmtop.warmup.budget import Version, default_reserve, default_utilization, parse_version
+from llmtop.warmup.evidence import Version, default_reserve, default_utilization, parse_version
 
 _RAY_SHARE = 0.95  # Ray kills workers when this share of the node's memory is in use
 _LARGE_CACHE_GIB = 1.0

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from llmtop.contract import codec
-from llmtop.warmup.budget import GIB, Advice, Evidence, LedgerLine, advise, ledger
-from llmtop.warmup.budget_failure import advise_failure
+from llmtop.warmup.advice import Advice, advise, advise_failure
+from llmtop.warmup.evidence import GIB, Evidence
+from llmtop.warmup.ledger import LedgerLine, ledger
 from llmtop.warmup.startup import Phase, Startup
 
 SCHEMA = 1
@@ -56,16 +57,31 @@ def verdict(s: Startup) -> str:
     moment = (
         "" if tight is None else f"; the tightest moment was {WORDS[tight.name]}: {_gib(tight.min_headroom_bytes)} left"
     )
+    where = "" if s.phase is None else f" in {WORDS[s.phase]}"
     if s.failure is not None:
         at = s.failure.margin_bytes
         left = moment if at is None else f"; {_gib(at)} left at that moment"
-        return f"failed in {WORDS[s.failure.phase or s.phase]}: {_first_sentence(s.failure.cause)}{left}"
+        if s.state == "stopped":
+            return f"{_first_sentence(s.failure.cause)}{where}{moment}"
+        return f"failed{where}: {s.failure.said or _first_sentence(s.failure.cause)}{left}"
     longest = max((p for p in s.phases if p.seconds), key=lambda p: p.seconds or 0.0, default=None)
     share = "" if longest is None else f", {_seconds(longest.seconds)} of it {WORDS[longest.name]}"
-    if s.state == "ready":
+    if s.state in ("ready", "stopped"):
         total = "" if s.ready_seconds is None else f" in {_seconds(s.ready_seconds)}"
-        return f"ready{total}{share if total else ''}{moment}"
-    return f"still in {WORDS[s.phase]}{moment}"
+        down = "" if s.served_s is None else f", told to end {_seconds(s.served_s)} after that"
+        return f"ready{total}{down}{share if total else ''}{moment}"
+    if s.phase is None:
+        return _unread(s)
+    return f"still{where}{f': {s.waits}' if s.waits else ''}{moment}"
+
+
+def _unread(s: Startup) -> str:
+    """What is said where no phase is known."""
+    if s.foreign is not None:
+        return f"this is a log of {s.foreign}: only start-ups of vLLM and SGLang are read"
+    if s.phases or s.lines:
+        return "nothing in this log is of a start-up of vLLM or SGLang"
+    return "still starting; no log of it is read (--log, --container, --journal), so no phase is known"
 
 
 def tightest(phases: tuple[Phase, ...]) -> Phase | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from llmtop.warmup.budget import GIB
+from llmtop.warmup.evidence import GIB
 from llmtop.warmup.report import WORDS, Report, to_line
 from llmtop.warmup.startup import Phase
 from llmtop.warmup.watch import Watch
@@ -15,7 +15,7 @@ class PlainView:
 
     def __init__(self, stream: TextIO, as_json: bool = False, prefix: str = "") -> None:
         self._stream, self._json, self._prefix = stream, as_json, prefix
-        self._phase: str | None = None
+        self._phase: str | None = ""
         self._states: dict[str, str] = {}
 
     def say(self, text: str) -> None:
@@ -35,7 +35,7 @@ class PlainView:
             done = [p for p in report.startup.phases if p.name == self._phase]
             for phase in done:
                 self.say(_ended(phase))
-            self.say(f"{WORDS[watch.phase]} ...")
+            self.say(f"{WORDS[watch.phase]} ..." if watch.phase else report.verdict)
         self._phase = watch.phase
 
     def end(self, report: Report) -> None:

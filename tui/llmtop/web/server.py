@@ -22,10 +22,11 @@ from llmtop.contract.snapshot import Snapshot
 from llmtop.machine.source import MachineSource
 from llmtop.machine.tee import MachineTee
 from llmtop.session.poller import Poller
+from llmtop.warmup.log_source import LineSource
 from llmtop.web import page
 from llmtop.web.gate import LOOPBACK, Gate, headers
 from llmtop.web.hub import Hub
-from llmtop.web.startups import Followed, Startups
+from llmtop.web.startups import Startups
 
 STATIC = Path(textual_serve.__file__).parent / "static"
 MOST_CELLS = 500
@@ -196,22 +197,22 @@ async def _pass_on(message: Any, tab: Tab, websocket: web.WebSocketResponse) -> 
             await tab.blur()
 
 
-def serve(settings: Settings, machine: MachineSource, options: WebOptions, startup: Followed = (None, None)) -> int:
+def serve(settings: Settings, machine: MachineSource, options: WebOptions, startup: LineSource | None) -> int:
     """Serve until a signal comes; the exit code. Raises UsageError when the port cannot be had.
 
-    `startup` is the log of a start-up to follow, and the server that it brings up.
+    `startup` is the log of a start-up to follow.
     """
     return asyncio.run(_serve(settings, machine, options, startup))
 
 
-async def _serve(settings: Settings, machine: MachineSource, options: WebOptions, startup: Followed) -> int:
+async def _serve(settings: Settings, machine: MachineSource, options: WebOptions, startup: LineSource | None) -> int:
     loop = asyncio.get_running_loop()
     with tempfile.TemporaryDirectory(prefix="llmtop-web-") as folder:  # mode 0700
         socket = Path(folder) / "tabs"
         hub = Hub(hello(settings, options), lambda: poller, notes=options.loads)
         tee = MachineTee(machine)
         poller = Poller(settings, tee.branch(), lambda snapshot: _soon(loop, publish, snapshot))
-        startups = Startups(hub, poller, tee, startup)
+        startups = Startups(hub, poller, tee, settings, startup)
 
         def publish(snapshot: Snapshot) -> None:
             hub.publish(snapshot)

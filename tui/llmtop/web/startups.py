@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from llmtop.contract.settings import Settings
 from llmtop.contract.snapshot import Snapshot, State
 from llmtop.machine.tee import MachineTee
 from llmtop.session.poller import Poller
@@ -16,15 +17,16 @@ if TYPE_CHECKING:
     from llmtop.warmup.log_source import LineSource
 
 STEP_S = 0.2
-Followed = tuple["LineSource | None", str | None]
 
 
 class Startups:
-    """Watches the first server that starts up, or the one whose log is followed; everything in the hub's loop."""
+    """Watches the first server that starts up, or the one that is asked for; everything in the hub's loop."""
 
-    def __init__(self, hub: Hub, poller: Poller, tee: MachineTee, followed: Followed = (None, None)) -> None:
+    def __init__(
+        self, hub: Hub, poller: Poller, tee: MachineTee, settings: Settings, lines: LineSource | None = None
+    ) -> None:
         self._hub = hub
-        self._control = WarmupControl(tee, poller, *followed)
+        self._control = WarmupControl(tee, poller, settings, lines)
         self._told: StartupView | None = None
         self._task: asyncio.Task[None] | None = None
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from llmtop.contract.units import UNKNOWN, count
 from llmtop.load.earlier import Earlier, comparison
+from llmtop.load.results import LevelResult, RunResult
 from llmtop.load.verdict import CRITERIA
 from llmtop.ui.load_state import LoadState
-from llmtop.ui.panels.load_table import LevelResult, comparison_table, level_table, load_of, verdict_marks
+from llmtop.ui.panels.load_table import comparison_table, level_table, verdict_marks
 from llmtop.ui.panels.view import View, heading
 from llmtop_widgets import glyphs
 from llmtop_widgets.curve import Limit, Point, scatter_lines
@@ -31,7 +31,7 @@ def result_page(state: LoadState, view: View, cells: int, rows: int, said: str =
     return [crop(content, cells) for content in (*lines, *tail)]
 
 
-def _answer_page(state: LoadState, result: Mapping[str, Any], cells: int, rows: int) -> list[Line]:
+def _answer_page(state: LoadState, result: RunResult, cells: int, rows: int) -> list[Line]:
     lines = _answer(result, cells, rows)
     doubts = [_doubt(name, words) for name, words in _doubts(state, result)]
     spare = rows - len(lines) - min(len(doubts), DOUBTS)
@@ -52,19 +52,19 @@ def _no_result(state: LoadState, cells: int) -> list[Line]:
     return [*lines, *(line(Span(" NOTE ", "info"), Span(f" {text}")) for text in state.warnings)]
 
 
-def _answer(result: Mapping[str, Any], cells: int, rows: int) -> list[Line]:
+def _answer(result: RunResult, cells: int, rows: int) -> list[Line]:
     """The words, the verdict and the table; of many levels the last ones."""
-    words = wrap(result["words"], cells)
-    lines = [heading("Answer", cells, "interrupted" if result["interrupted"] else "")]
+    words = wrap(result.words, cells)
+    lines = [heading("Answer", cells, "interrupted" if result.interrupted else "")]
     lines += [line(Span(text, "bold" if place == 0 else "")) for place, text in enumerate(words)]
     lines.append(_verdict(result))
-    head, *levels = level_table(result["levels"], cells, result["slo"], verdict_marks(result)) or [()]
+    head, *levels = level_table(result.levels, cells, result.slo, verdict_marks(result)) or [()]
     return [*lines, (), head, *levels[-max(1, rows - len(lines) - 4) :]] if levels else lines
 
 
-def _verdict(result: Mapping[str, Any]) -> Line:
-    glyph, fail = glyphs.current(), result["first_fail"]
-    spot, knee = result["sweet_spot"], result["knee"]
+def _verdict(result: RunResult) -> Line:
+    glyph, fail = glyphs.current(), result.first_fail
+    spot, knee = result.sweet_spot, result.knee
     spans = [
         Span(f"{glyph.star} sweet spot ", "label"),
         Span(_load(spot), "bold ok" if spot is not None else "bold low"),
@@ -74,9 +74,9 @@ def _verdict(result: Mapping[str, Any]) -> Line:
     if fail:
         spans += [
             Span(f"   {glyph.cross} first fail ", "label"),
-            Span(f"{fail['level']}: {CRITERIA[fail['criterion']].words}", "low"),
+            Span(f"{fail.level}: {CRITERIA[fail.criterion].words}", "low"),
         ]
-    if not result["monotone"]:
+    if not result.monotone:
         spans.append(Span("   a level above it passes", "low"))
     return line(*spans)
 
@@ -87,7 +87,7 @@ def _load(value: float | None) -> str:
 
 def _tail(state: LoadState, view: View, cells: int) -> Line:
     """Where the files are, and whether the server is back to what it ran before."""
-    where = (state.result or {}).get("directory")
+    where = state.result.directory if state.result is not None else None
     right = _drained(state, view)
     left = line(Span("files ", "label"), Span(str(where))) if where else ()
     return spread(crop(left, max(0, cells - width(right) - 2)), right, cells)
@@ -110,14 +110,14 @@ def _drained(state: LoadState, view: View) -> Line:
 # doubts
 
 
-def _doubts(state: LoadState, result: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _doubts(state: LoadState, result: RunResult) -> list[tuple[str, str]]:
     """Name and words of all that speaks against the numbers, once for all levels that share it."""
-    levels: Sequence[LevelResult] = result["levels"]
+    levels = result.levels
     found = list(_failures(levels))
     reasons: dict[str, list[tuple[str, str]]] = {}
     for level in levels:
-        for name, reason in level["flag_reasons"].items():
-            reasons.setdefault(name, []).append((level["level"], reason))
+        for flag in level.flags:
+            reasons.setdefault(flag.name, []).append((level.level, flag.reason))
     found += [(name, _shared(said, len(levels))) for name, said in reasons.items()]
     return [*found, *(("note", text) for text in state.warnings)]
 
@@ -125,11 +125,11 @@ def _doubts(state: LoadState, result: Mapping[str, Any]) -> list[tuple[str, str]
 def _failures(levels: Sequence[LevelResult]) -> Iterator[tuple[str, str]]:
     """Failed requests by class, and why a level ended before its time."""
     for level in levels:
-        if level["errors"]:
-            classes = ", ".join(f"{number} {name}" for name, number in level["errors"].items())
-            yield "errors", f"{level['level']}: {classes}"
-        if level["stopped"]:
-            yield "ended early", f"{level['level']}: {level['stopped']}"
+        if level.errors:
+            classes = ", ".join(f"{number} {name}" for name, number in level.errors.items())
+            yield "errors", f"{level.level}: {classes}"
+        if level.stopped:
+            yield "ended early", f"{level.level}: {level.stopped}"
 
 
 def _shared(said: Sequence[tuple[str, str]], levels: int) -> str:
@@ -148,32 +148,26 @@ def _doubt(name: str, words: str) -> Line:
 # curves
 
 
-def _curves(result: Mapping[str, Any], cells: int, rows: int) -> list[Line]:
+def _curves(result: RunResult, cells: int, rows: int) -> list[Line]:
     """Total tok/s over tok/s per user, and P99 TTFT over the load with its limit."""
-    levels = [level for level in result["levels"] if level["completed"] and not level["interrupted"]]
-    if len(levels) < 2 or rows < CURVE_LEAST or len({load_of(level) for level in levels}) < 2:
+    levels = [level for level in result.levels if level.whole]
+    if len(levels) < 2 or rows < CURVE_LEAST or len({level.load for level in levels}) < 2:
         return []
-    slo, signs = result["slo"], verdict_marks(result)
+    slo, signs = result.slo, verdict_marks(result)
     speed = [
-        Point(
-            level["user_tok_s"] or 0.0,
-            level["output_throughput"],
-            level["level"],
-            "series2",
-            signs.get(level["level"], ""),
-        )
+        Point(level.user_tok_s or 0.0, level.tok_s, level.level, "series2", signs.get(level.level, ""))
         for level in levels
     ]
     least = [Limit("x", slo["user_tok_s"], "limit")] if "user_tok_s" in slo else []
     if cells < WIDE:
         return scatter_lines(speed, cells, rows, x_label="tok/s per user", y_label="total tok/s", marks=least)
-    wait = [Point(load_of(level), level["p99_ttft_ms"] / 1000, "", "series4") for level in levels]
+    wait = [Point(level.load, level.ttft.p99_ms / 1000, "", "series4") for level in levels if level.ttft]
     highest, limit = max(point.y for point in wait), slo.get("ttft_p99")
     near = limit is not None and limit <= FAR * highest
     late = [Limit("y", limit, "limit")] if limit is not None and near else []
     label = "P99 TTFT, s" if limit is None or near else f"P99 TTFT, s (limit {limit:g})"
     half = (cells - 2) // 2
-    unit = "requests per second" if levels[0]["request_rate_value"] is not None else "users"
+    unit = "requests per second" if levels[0].request_rate is not None else "users"
     left = scatter_lines(speed, half, rows, x_label="tok/s per user", y_label="total tok/s", marks=least)
     right = scatter_lines(wait, half, rows, x_label=unit, y_label=label, marks=late)
     return beside([(left, half), (right, half)], 2)
@@ -184,20 +178,22 @@ def _curves(result: Mapping[str, Any], cells: int, rows: int) -> list[Line]:
 
 def comparison_page(state: LoadState, earlier: Earlier, cells: int, rows: int) -> list[Line]:
     """This run beside the one before it of the same scenario."""
-    result = state.result or {}
-    lines = [heading("This run and the one before", cells, result["scenario"])]
+    result = state.result
+    if result is None:
+        return []
+    lines = [heading("This run and the one before", cells, result.scenario)]
     lines += [_run("before", earlier.path.name, earlier.result), _run("now", "this run", result), ()]
     lines += comparison_table(comparison(earlier.result, result), cells)
     return [crop(content, cells) for content in lines[:rows]]
 
 
-def _run(when: str, name: str, result: Mapping[str, Any]) -> Line:
+def _run(when: str, name: str, result: RunResult) -> Line:
     spans = [
         Span(f"{when:<7}", "label"),
         Span(name, "bold"),
         Span("  sweet spot ", "label"),
-        Span(_load(result.get("sweet_spot")), "bold"),
-        Span("  interrupted" if result.get("interrupted") else "", "low"),
-        Span(f"  {result.get('model') or UNKNOWN}  {result.get('url') or ''}", "dim"),
+        Span(_load(result.sweet_spot), "bold"),
+        Span("  interrupted" if result.interrupted else "", "low"),
+        Span(f"  {result.model or UNKNOWN}  {result.url}", "dim"),
     ]
     return line(*spans)

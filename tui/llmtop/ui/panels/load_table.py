@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any
 
 from llmtop.contract.units import UNKNOWN, count, rate
 from llmtop.load import table
+from llmtop.load.results import LevelResult, RunResult
 from llmtop.load.verdict import failure
 from llmtop_widgets import glyphs
 from llmtop_widgets.text import Line, Span, line
 
-LevelResult = Mapping[str, Any]
 # the columns a narrow screen keeps longest; the others, and the flags, have room elsewhere
 KEPT = (
     "level",
@@ -53,7 +52,7 @@ def level_table(
     order = _fitting(heads, widths, table.known_columns(cells_of), cells - GAP)
     lines = [line(Span("  "), Span(_row(heads, order, widths), "header"))]
     for level, row in zip(levels, cells_of, strict=True):
-        sign = (marks or {}).get(level["level"], " ")
+        sign = (marks or {}).get(level.level, " ")
         lines.append(line(Span(f"{sign} ", "bold"), Span(_row(row, order, widths), _style(level, slo))))
     return lines
 
@@ -70,7 +69,7 @@ def _fitting(heads: Sequence[str], widths: Sequence[int], known: Sequence[int], 
 
 
 def _style(level: LevelResult, slo: Mapping[str, float]) -> str:
-    if level["interrupted"]:
+    if level.interrupted:
         return "dim"
     return "low" if failure(level, slo) is not None else "value"
 
@@ -80,19 +79,13 @@ def _row(cells: Sequence[str], order: Sequence[int], widths: Sequence[int]) -> s
     return (" " * GAP).join(shown)
 
 
-def verdict_marks(result: Mapping[str, Any]) -> dict[str, str]:
+def verdict_marks(result: RunResult) -> dict[str, str]:
     """The sign of each level that the answer names: the first one that fails, the knee, the sweet spot."""
-    glyph, fail = glyphs.current(), result.get("first_fail")
-    found = {fail["level"]: glyph.cross} if fail else {}
-    for name, sign in (("knee", glyph.diamond), ("sweet_spot", glyph.star)):
-        found |= {level["level"]: sign for level in result.get("levels", ()) if load_of(level) == result.get(name)}
+    glyph, fail = glyphs.current(), result.first_fail
+    found = {fail.level: glyph.cross} if fail else {}
+    for load, sign in ((result.knee, glyph.diamond), (result.sweet_spot, glyph.star)):
+        found |= {level.level: sign for level in result.levels if level.load == load}
     return found
-
-
-def load_of(level: LevelResult) -> float:
-    """Where a level stands on the axis of its sweep: users at once, or requests per second."""
-    asked = level.get("request_rate_value")
-    return float(level["concurrency"] if asked is None else asked)
 
 
 # two runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Sequence
 
@@ -20,11 +21,12 @@ def memory_panel(view: View, cells: int, rows: int) -> list[Line]:
     """Headroom first, then the bar whose parts add up, the low-water mark, and what it is made of."""
     pools = _device_pools(view.snapshot)
     if not pools:
-        return [heading("Memory", cells, ""), line(Span("no reading yet", "dim"))]
+        unknown = _unknown_machine("Memory", view, cells)
+        return unknown or [heading("Memory", cells, ""), line(Span("no reading yet", "dim"))]
     tight = min(pools, key=_tightness)
     shown = [tight] if len(pools) == 1 or rows < 9 else [tight, *(pool for pool in pools if pool is not tight)][:3]
     several = f"tightest of {len(pools)}: " if len(pools) > 1 else ""
-    lines = [heading("Memory", cells, several + tight.name)]
+    lines = [heading("Memory", cells, _place(view, tight.node) + several + tight.name)]
     for place, pool in enumerate(shown):
         if place:
             lines.append(heading("", cells, pool.name))
@@ -33,6 +35,21 @@ def memory_panel(view: View, cells: int, rows: int) -> list[Line]:
     left = rows - len(lines)
     top = float(tight.total_bytes or 1)
     return [*lines, *chart(view, owner, "headroom", cells, left, scale=gib_scale, hi=top, style="series2")][:rows]
+
+
+def _unknown_machine(title: str, view: View, cells: int) -> list[Line]:
+    """Why nothing is known of the machine that the server runs on; empty where something could be."""
+    node = view.snapshot.node_of(view.server) if view.snapshot else None
+    if node is None or node.state == "ok":
+        return []
+    why = (node.reason or "") if title == "Memory" else "not known here"
+    words = [line(Span(row, "dim")) for row in textwrap.wrap(why, max(1, cells))]
+    return [heading(title, cells, node.name), line(Span(UNKNOWN, "bold")), *words]
+
+
+def _place(view: View, node: str | None) -> str:
+    """The name of a machine that is not the server's."""
+    return f"this machine, {node}: " if view.server is not None and node != view.server.node else ""
 
 
 def _device_pools(snapshot: Snapshot | None) -> list[Pool]:
@@ -121,7 +138,9 @@ def gpu_panel(view: View, cells: int, rows: int) -> list[Line]:
     """One GPU in full, or a line for each of several; the host below."""
     snapshot = view.snapshot
     devices = list(snapshot.devices) if snapshot else []
-    host = [_host_line(snapshot.host, cells)] if snapshot else []
+    host = [_host_line(snapshot.host, cells)] if snapshot and snapshot.host.name else []
+    if not devices and (unknown := _unknown_machine("GPU", view, cells)):
+        return unknown[:rows]
     if not devices:
         why = next((s.reason for s in snapshot.sources if not s.ok and s.reason), None) if snapshot else None
         return [heading("GPU", cells, ""), line(Span(why or "no GPU seen", "dim")), *host][:rows]
@@ -157,7 +176,7 @@ def _watt_scale(value: float) -> str:
 
 
 def _one_gpu(device: Device, view: View, cells: int) -> list[Line]:
-    name = (device.name or "") + (" simulated" if device.simulated else "")
+    name = _place(view, device.node) + (device.name or "") + (" simulated" if device.simulated else "")
     if device.state != "OK":
         return [
             heading(f"GPU {device.index}", cells, name),

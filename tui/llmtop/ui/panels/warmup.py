@@ -7,10 +7,10 @@ import time
 from llmtop.contract.units import UNKNOWN, clean, gib
 from llmtop.ui.panels.machine import gib_scale, tightest_pool
 from llmtop.ui.panels.view import LEVEL_STYLE, View, fact, heading, pair
+from llmtop.warmup.phrases import PHASES
 from llmtop.warmup.recorded import Readings, StartupView
 from llmtop.warmup.report import WORDS, Report, read_rate
 from llmtop.warmup.startup import Phase, Startup
-from llmtop.warmup.startup_lines import PHASES
 from llmtop_widgets import glyphs
 from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, beside, crop, fit_text, flow, line, width, wrap

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from textual import on, work
 from textual.binding import BindingType
@@ -20,6 +20,7 @@ from llmtop.load import safety
 from llmtop.load.earlier import Earlier, earlier_run
 from llmtop.load.files import state_dir
 from llmtop.load.plan import Plan
+from llmtop.load.results import RunResult
 from llmtop.load.runner import RunOptions
 from llmtop.load.scenarios import SCENARIOS, bench_commands
 from llmtop.ui.keys import LOAD_KEYS, bindings
@@ -88,7 +89,7 @@ class LoadScreen(ViewScreen):
         return cast("LlmtopApp", self.app)
 
     @property
-    def _result(self) -> Mapping[str, Any] | None:
+    def _result(self) -> RunResult | None:
         state = self.control.state
         return state.result if state is not None else None
 
@@ -222,7 +223,7 @@ class LoadScreen(ViewScreen):
 
     def _estimate(self, plan: Plan, view: View) -> str:
         result = self._result
-        known = result["levels"] if result is not None and result["url"] == plan.url else ()
+        known = result.levels if result is not None and result.url == plan.url else ()
         return estimate(plan, view.server, known)
 
     # keys
@@ -276,7 +277,7 @@ class LoadScreen(ViewScreen):
         if self._planning or result is None or self._earlier is not None:
             return
         self._earlier = await asyncio.to_thread(earlier_run, state_dir() / "runs", result)
-        self._say("" if self._earlier else f"no earlier run of {result['scenario']!r} with a level of this one")
+        self._say("" if self._earlier else f"no earlier run of {result.scenario!r} with a level of this one")
 
     def action_start(self) -> None:
         """Check who may be loaded, then ask."""

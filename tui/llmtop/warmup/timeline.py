@@ -1,4 +1,4 @@
-"""From marks in a log to a timeline of phases that follow one another without gaps.
+"""From the times and marks in a log to a timeline of phases that follow one another without gaps.
 
 Most lines say that something has ended ("took 456 s"), few that it begins. So a phase begins where the one before it
 ended, or at its first mark less the time that mark reports.
@@ -6,9 +6,14 @@ ended, or at its first mark less the time that mark reports.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from datetime import date
 
-from llmtop.warmup.startup_lines import PHASES, Edge, PhaseName
+from llmtop.warmup.log_line import Stamp
+from llmtop.warmup.phrases import PHASES, Edge, PhaseName
+
+_HALF_YEAR_S = 180 * 86_400.0
 
 # Silence of this length between the marks of two phases is a phase that wrote no line; log times are whole seconds.
 SILENT_S = 3.0
@@ -23,6 +28,72 @@ _SILENT: dict[tuple[PhaseName, PhaseName], PhaseName] = {
 }
 
 Process = tuple[str | None, int | None]
+
+
+class Clock:
+    """Turns log times into seconds since the first one; a new year does not go backwards.
+
+    The engine's own times count. Those of whoever forwarded the lines (another time zone, another precision) date
+    lines without one of their own, by what the two differed when a line had both.
+    """
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+        self._fraction = False  # whether the first time had one
+        self._years = 0
+        self._own = False  # the engine's own times were seen
+        self._offset: float | None = None  # own less outer
+        self._arrival: float | None = None
+        self.now: float | None = None
+        self.first_stamp: Stamp | None = None
+        self.first_arrival: float | None = None
+
+    def tick(self, stamp: Stamp | None, arrival: float | None, outer: Stamp | None = None) -> float | None:
+        """The time of a line in seconds; a line without one has the last time plus what has passed since it came."""
+        own, beside = self._seconds(stamp), self._seconds(outer)
+        if self.now is None:
+            self.first_stamp, self.first_arrival = stamp or outer, arrival
+        if own is not None:
+            if self.now is not None and not self._own:  # until now the forwarder's times had to do
+                self._first = own - self.now
+            self._own = True
+            self._offset = None if beside is None else own - beside
+            self._take(own, arrival, stamp)
+        elif beside is not None and (self._offset is not None or not self._own):
+            self._take(beside + (self._offset or 0.0), arrival, outer)
+        elif self.now is not None:
+            self.now, self._arrival = self.at(arrival), arrival if arrival is not None else self._arrival
+        elif arrival is not None and self._arrival is None:
+            self._arrival = arrival
+        return self.now
+
+    def at(self, arrival: float | None) -> float | None:
+        """The time that it is, in seconds, at the Unix time `arrival`."""
+        if self.now is None or arrival is None or self._arrival is None:
+            return self.now
+        return self.now + max(0.0, arrival - self._arrival)
+
+    def _take(self, seconds: float, arrival: float | None, stamp: Stamp | None) -> None:
+        whole = stamp is None or stamp.whole
+        if self._first is None:
+            self._first, self._fraction = seconds, not whole
+        elif self._fraction and whole:  # most times are whole seconds; one first line must not shift them all
+            self._first, self._fraction = math.floor(self._first), False
+        since = seconds - self._first
+        if since < (self.now or 0.0) - _HALF_YEAR_S:
+            self._years += 1
+            since += 365 * 86_400.0
+        self.now, self._arrival = max(0.0, since), arrival
+
+    def _seconds(self, stamp: Stamp | None) -> float | None:
+        # 2024 stands for the unknown year because it has a 29 February.
+        if stamp is None:
+            return None
+        try:
+            day = date(2024, stamp.month, stamp.day)
+        except ValueError:
+            return None
+        return day.timetuple().tm_yday * 86_400.0 + stamp.second + self._years * 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +124,7 @@ class Spans:
     def __init__(self) -> None:
         self._marks: dict[PhaseName, _Marks] = {}
         self.old_engine = False  # the V0 engine has no kernel warm-up: its silence is the allocation of the KV cache
+        self.outspoken = False  # an engine that says when each phase begins: its silence is no phase
 
     def mark(
         self,
@@ -117,7 +189,8 @@ class Spans:
         if said is None:
             own = self._marks[previous].last if own is None else own
             return [(name, _later(floor, own), False)]
-        silent = None if self.old_engine and previous == "kv" else _SILENT.get((previous, name))
+        mute = self.outspoken or (self.old_engine and previous == "kv")
+        silent = None if mute else _SILENT.get((previous, name))
         gap = own is not None and own - said >= SILENT_S if inferred is None else silent in inferred
         if silent is not None and gap:
             return [(silent, _later(floor, said), True), (name, _later(said, own), False)]

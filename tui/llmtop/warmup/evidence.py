@@ -1,15 +1,96 @@
-"""From the log's figures and the machine's memory to the evidence that the ledger and the advice are made of."""
+"""What is known about one start, from its log and from the machine's memory: what ledger and advice are made of.
+
+All sizes of `Evidence` are GiB (2^30 bytes). `gpu_memory_utilization` is a share of the device's *total* memory for
+this instance; what the budget holds depends on the version: CUDA graphs were outside of it before 0.21.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from llmtop.warmup.budget import GIB, Evidence, default_utilization, parse_version
+from llmtop.warmup.phrases import PhaseName
 from llmtop.warmup.startup import Phase, Startup
-from llmtop.warmup.startup_lines import PhaseName
 
+GIB = 2**30
+DISCRETE_RESERVE_GIB = 3.0
+# On unified memory the operating system and every other program live in the same pool; machines in steady
+# production keep 3.5 to 7 GiB available, freezes began below that.
+UNIFIED_RESERVE_GIB = 8.0
+
+Version = tuple[int, int, int]
 _KV_PHASES: tuple[PhaseName, ...] = ("kv", "warmup", "graphs", "ready")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known about one start; `origins` says where a figure came from, by field name."""
+
+    unified: bool = False
+    version: str | None = None
+    total_gib: float | None = None
+    utilization: float | None = None
+    requested_gib: float | None = None
+    weights_gib: float | None = None
+    consumed_gib: float | None = None  # weights and non-torch in one figure, where the log has no other
+    activation_gib: float | None = None
+    non_torch_gib: float | None = None
+    graph_gib: float | None = None
+    graph_budget_gib: float | None = None  # what the budget set aside for graphs; 0 where they are outside of it
+    kv_gib: float | None = None
+    kv_fixed: bool = False  # its size was given, so that utilization has no say in it
+    kv_tokens: int | None = None
+    max_concurrency: float | None = None
+    model_len: int | None = None
+    free_at_start_gib: float | None = None
+    used_gib: float | None = None
+    reserved_gib: float | None = None
+    engine_gib: float | None = None
+    others_gib: float | None = None
+    # The least headroom from the KV allocation on: more utilization takes it from there, not from the profile run.
+    min_headroom_gib: float | None = None
+    min_phase: str | None = None
+    measured: Literal["all", "part", "none"] = "none"  # how many of those phases were watched
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def budget_gib(self) -> float | None:
+        """The requested budget: as the log says, else utilization x total (vLLM rounds up to a byte)."""
+        if self.requested_gib is not None:
+            return self.requested_gib
+        if self.total_gib is None or self.utilization is None:
+            return None
+        return self.total_gib * self.utilization
+
+
+def parse_version(text: str | None) -> Version | None:
+    """Read "0.20.1.dev0+g1015"; None for nothing and for builds without a release number ("0.1.dev1")."""
+    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text or "")
+    if match is None:
+        return None
+    version = (int(match[1]), int(match[2]), int(match[3] or 0))
+    return None if version < (0, 2, 0) else version
+
+
+def default_utilization(version: Version | None) -> float | None:
+    """vLLM's default `gpu_memory_utilization`: 0.9 up to 0.19, 0.92 from 0.24 on; in between it was not established."""
+    if version is not None and version < (0, 20, 0):
+        return 0.9
+    if version is None or version >= (0, 24, 0):
+        return 0.92
+    return None
+
+
+def has_kv_bytes_flag(version: Version | None) -> bool:
+    """Whether `--kv-cache-memory-bytes` exists: from 0.11 on, and assumed for unknown (newest) versions."""
+    return version is None or version >= (0, 11, 0)
+
+
+def default_reserve(unified: bool) -> float:
+    """What must stay free, GiB: 3 on a card of its own, the operating system's share on unified memory."""
+    return UNIFIED_RESERVE_GIB if unified else DISCRETE_RESERVE_GIB
 
 
 @dataclass(frozen=True, slots=True)

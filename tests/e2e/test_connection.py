@@ -18,7 +18,7 @@ import pytest
 
 from llmtop.load.completion import Outcome, Reply
 from llmtop.load.exchange import Exchange, Meter
-from llmtop.load.transport import BadUrl, Connection, Connector, Origin, fetch
+from llmtop.net.connection import BadUrl, BrokenOff, Connection, Connector, Origin, fetch
 
 VECTORS = sorted((Path(__file__).parent.parent / "fixtures" / "sse").glob("*.json"))
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -267,7 +267,7 @@ async def test_fetch_says_what_went_wrong() -> None:
         await reader.read()
 
     async with served(cut) as url:
-        with pytest.raises(ConnectionResetError):
+        with pytest.raises(BrokenOff):
             await fetch(Connector(Origin.parse(url)), "GET", "/", {})
     async with served(silent) as url:
         with pytest.raises(TimeoutError):

@@ -1,4 +1,4 @@
-"""What to change after each known failure of a start-up, from the numbers in the error itself.
+"""What to set next time: after a good start from the margins it left, after a failed one from the error's numbers.
 
 All sizes are GiB. Nothing here promises that the next start succeeds: an error shows the first obstacle, not the next.
 """
@@ -8,9 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from llmtop.warmup.budget import Advice, Confidence, Evidence, default_reserve, round_down
-from llmtop.warmup.startup_failure import Failure
+from llmtop.warmup.evidence import Evidence, default_reserve, has_kv_bytes_flag, parse_version
+from llmtop.warmup.failure import StartFailure
+
+Confidence = Literal["high", "medium", "low"]
 
 _DROP_CACHES = "sync; echo 3 > /proc/sys/vm/drop_caches"
 _LENGTH_STEP = 256
@@ -18,13 +21,148 @@ _GB10_GIB = (115.0, 125.0)  # no card of its own has this size, so a log alone t
 
 
 @dataclass(frozen=True, slots=True)
+class Advice:
+    """What to set next time, the arithmetic behind it, how sure that is and why; None where it cannot be said."""
+
+    text: str
+    arithmetic: tuple[str, ...] = ()
+    confidence: Confidence = "low"
+    why: str = ""
+    utilization: float | None = None
+    kv_cache_gib: float | None = None
+    kv_cache_tokens: int | None = None
+    max_concurrency: float | None = None
+    kv_cache_memory_bytes: int | None = None
+    changes: tuple[str, ...] = ()
+
+
+def round_down(value: float, step: float = 0.01) -> float:
+    """Round a utilization down to two digits, so that rounding never asks for more memory."""
+    return round(math.floor(value / step + 1e-9) * step, 2)
+
+
+def advise(e: Evidence, reserve_gib: float | None = None) -> Advice:
+    """The highest utilization the margins of a successful start allow; never more than was measured."""
+    reserve = default_reserve(e.unified) if reserve_gib is None else reserve_gib
+    if e.total_gib is None or e.utilization is None:
+        missing = "the total memory" if e.total_gib is None else "the utilization"
+        return Advice(f"no advice: {missing} is not known", why="the log does not say it and the machine was not read")
+    if e.min_headroom_gib is None:
+        return _unmeasured(e, e.total_gib, e.utilization, reserve)
+    if e.kv_fixed and e.kv_gib is not None:
+        return _fixed(e, e.kv_gib, e.min_headroom_gib, reserve)
+    return _measured(e, e.total_gib, e.utilization, e.min_headroom_gib, reserve)
+
+
+def _measured(e: Evidence, total: float, utilization: float, margin: float, reserve: float) -> Advice:
+    spare = margin - reserve
+    target = utilization + spare / total
+    lines = [
+        f"least headroom from KV allocation on: {margin:.2f} GiB" + (f" ({e.min_phase})" if e.min_phase else ""),
+        f"{margin:.2f} - reserve {reserve:.2f} = {spare:+.2f} GiB to give",
+        f"{utilization:g} {'+' if spare >= 0 else '-'} {abs(spare):.2f} / {total:.2f} = {target:.4f}",
+    ]
+    if e.free_at_start_gib is not None and target * total > e.free_at_start_gib:
+        target = e.free_at_start_gib / total
+        lines.append(f"the start check needs it to fit {e.free_at_start_gib:.2f} GiB free at start: {target:.4f}")
+    best = round_down(min(target, 1.0))
+    if spare >= 0:
+        best = max(best, utilization)  # rounding down must not take away what has just been shown to fit
+    return _with_kv(e, total, best, tuple(lines), *_certainty(e))
+
+
+def _with_kv(e: Evidence, total: float, best: float, lines: tuple[str, ...], sure: Confidence, why: str) -> Advice:
+    utilization = e.utilization or 0.0
+    change = (best - utilization) * total
+    kv = None if e.kv_gib is None else e.kv_gib + change
+    if best <= 0 or (kv is not None and kv <= 0):
+        text = "no utilization leaves this reserve: the model itself needs the memory; use a smaller or quantised one"
+        return Advice(text, lines, sure, why)
+    verb = "keep" if best == utilization else "raise to" if best > utilization else "lower to"
+    tokens, seats = _scaled(e, kv)
+    words = [f"{verb} --gpu-memory-utilization {best:g}"]
+    if kv is not None:
+        lines = (*lines, f"KV cache {e.kv_gib:.2f} {change:+.2f} = {kv:.2f} GiB")
+        words.append(f"KV cache {kv:.1f} GiB" + ("" if tokens is None else f", {tokens:,} tokens"))
+    if seats is not None:
+        length = "" if e.model_len is None else f" x {e.model_len:,}"
+        words.append(f"{seats:.2f}{length} at once")
+    flag = int(kv * 1024) * 2**20 if kv is not None and has_kv_bytes_flag(parse_version(e.version)) else None
+    changes = [f"--gpu-memory-utilization {best:g}"]
+    if flag is not None:
+        changes.append(f"--kv-cache-memory-bytes {flag}")
+    text = words[0] + (f": {', '.join(words[1:])}" if words[1:] else "")
+    return Advice(text, lines, sure, why, best, kv, tokens, seats, flag, tuple(changes))
+
+
+def _fixed(e: Evidence, kv: float, margin: float, reserve: float) -> Advice:
+    """The KV cache has a given size: the margin goes into that size, the utilization stays."""
+    size = max(0.0, kv + margin - reserve)
+    lines = (
+        f"KV cache {kv:.2f} GiB given; least headroom {margin:.2f} - reserve {reserve:.2f} = {margin - reserve:+.2f}",
+        f"{kv:.2f} {margin - reserve:+.2f} = {size:.2f} GiB",
+    )
+    tokens, seats = _scaled(e, size)
+    amount = int(size * 1024) * 2**20
+    text = f"the KV cache may have {size:.1f} GiB: --kv-cache-memory-bytes {amount} (CPU: VLLM_CPU_KVCACHE_SPACE)"
+    changes = (f"--kv-cache-memory-bytes {amount}",)
+    sure, why = _certainty(e)
+    return Advice(text, lines, sure, why, None, size, tokens, seats, amount, changes)
+
+
+def _scaled(e: Evidence, kv: float | None) -> tuple[int | None, float | None]:
+    if kv is None or not e.kv_gib:
+        return None, None
+    ratio = kv / e.kv_gib
+    tokens = None if e.kv_tokens is None else int(e.kv_tokens * ratio + 1e-9)
+    seats = None if e.max_concurrency is None else math.floor(e.max_concurrency * ratio * 100 + 1e-6) / 100
+    return tokens, seats
+
+
+def _certainty(e: Evidence) -> tuple[Confidence, str]:
+    idle = "no requests ran meanwhile"
+    if e.measured != "all":
+        return "low", f"only a part of the phases after the KV allocation was watched; {idle}"
+    if e.unified:
+        return "medium", f"measured in every phase, but other programs and the page cache share this memory; {idle}"
+    return "high", f"measured in every phase from KV allocation to ready; {idle}"
+
+
+def _unmeasured(e: Evidence, total: float, utilization: float, reserve: float) -> Advice:
+    """From the log alone: only ever lower, because nobody saw the margin."""
+    budget = e.budget_gib
+    free = e.free_at_start_gib
+    if free is None or budget is None:
+        return Advice(
+            f"keep --gpu-memory-utilization {utilization:g}: the headroom was not measured",
+            why="a log says what the engine asked for, not what was left; watch a start to get margins",
+            utilization=utilization,
+        )
+    graphs = max(0.0, (e.graph_gib or 0.0) - (e.graph_budget_gib or 0.0))
+    left = free - budget - graphs
+    line = (
+        f"by the log: free at start {free:.2f} - budget {budget:.2f} - graphs beyond it {graphs:.2f} = {left:.2f} GiB"
+    )
+    why = "computed from the log's own figures; the headroom was not measured"
+    if left >= reserve:
+        text = f"keep --gpu-memory-utilization {utilization:g}: the log's figures leave {left:.1f} GiB"
+        return Advice(text, (line,), "low", why, utilization)
+    best = round_down(utilization - (reserve - left) / total)
+    lines = (line, f"{utilization:g} - ({reserve:.2f} - {left:.2f}) / {total:.2f} -> {best:g}")
+    return _with_kv(e, total, best, lines, "low", why)
+
+
+# ----------------------------------------------------------------------------------------- after a failure
+
+
+@dataclass(frozen=True, slots=True)
 class _Case:
-    failure: Failure
+    failure: StartFailure
     e: Evidence
     reserve: float
 
 
-def advise_failure(failure: Failure, e: Evidence, reserve_gib: float | None = None) -> Advice:
+def advise_failure(failure: StartFailure, e: Evidence, reserve_gib: float | None = None) -> Advice:
     """The change after this failure, with its arithmetic."""
     reserve = default_reserve(e.unified) if reserve_gib is None else reserve_gib
     rule = _RULES.get(failure.kind)

@@ -1,31 +1,37 @@
 """Why a start-up failed: known error texts with their numbers, and the first exception where the text is unknown.
 
 vLLM reports one failure up to four times (worker, engine, API server, shell); only the first says why. The wrappers'
-texts confirm that the start-up is over and are never the cause.
+texts confirm that the start-up is over and are never the cause. Where an exception has many lines, or only tells that a
+tool has failed, what that tool said last (`said`) is why.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from llmtop.contract.secrets import mask
-from llmtop.warmup.startup_lines import LogLine, PhaseName, compile_pattern, number
+from llmtop.warmup.log_line import LogLine
+from llmtop.warmup.phrases import PhaseName, compile_pattern, number, numbers
 
 _MAX_CAUSE = 1000
 GONE = -1000  # in place of an exit code: the process vanished and nobody saw how
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """A failed start: the phase, the cause in the log's own words, the numbers in them, and the kind of failure."""
+class StartFailure:
+    """A failed start: the phase, the cause in the log's own words, the numbers in them, and the kind of failure.
+
+    `said`: the part of the cause that says why, where the rest is only what was told on the way.
+    """
 
     phase: PhaseName | None  # None: the log shows the failure alone
     cause: str
     numbers: dict[str, float] = field(default_factory=dict)
     kind: str = "error"
     margin_bytes: int | None = None  # headroom at that moment, where it was watched
+    said: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,12 @@ _KNOWN: tuple[_Known, ...] = (
         2,
     ),
     _known("deep_gemm", None, r"Unknown SF transformation"),
+    _known("no_kv", "kv", r"Not enough memory\. Please try to increase --mem-fraction-static"),
+    _known(
+        "collective_timeout",
+        None,
+        r"Watchdog caught collective operation timeout: Work\w*\(.{0,400}?\) ran for @milliseconds milliseconds",
+    ),
     _known("host_memory", None, r"Cannot allocate memory|DefaultCPUAllocator: can't allocate memory|^MemoryError\b", 1),
     _known(
         "usage",
@@ -112,7 +124,7 @@ _DIED_RANK = 5
 _WRAPPER = re.compile(
     r"EngineCore failed to start|Engine core initialization failed|WorkerProc (?:failed to start|initialization failed|"
     r"hit an exception)|Engine process failed to start|EngineDeadError|EngineCore encountered an|"
-    r"Worker failed with error|died unexpectedly|RuntimeError: Cancelled"
+    r"Worker failed with error|died unexpectedly|RuntimeError: [Cc]ancell?ed|Received sigquit from a child process"
 )
 _INNER = re.compile(r"Worker failed with error ['\"](?P<text>.+)['\"], please check the stack trace")
 _DIED = re.compile(
@@ -127,6 +139,24 @@ _EXCEPTION = re.compile(
 )
 _RAISE = re.compile(r"^raise (?P<name>[\w.]+)\(\s*f?[\"'](?P<text>.*?)[\"']?\s*\)?$")
 _NAMED = re.compile(r"\b([a-z_][a-z0-9_]{2,}) \(=?(-?\d[\d,]*(?:\.\d+)?)\)")
+_RANK = re.compile(r"\bRank (\d+)\]")
+_COLLECTIVE = re.compile(r"OpType=(\w+)")
+# A tool that fails says so behind its name: "ptxas fatal   : …", "x.cu(12): error: …", "/usr/bin/ld: cannot find …".
+_TOOL = re.compile(
+    r"^\s*(?:\S{1,200}\s){0,5}?(?:fatal|error|LLVM ERROR)(?:\s+[A-Z]{0,6}\d+|\[\w+\])?\s*:\s*\S|"
+    r"^\s*(?:\S*/)?(?:ld|lld|gold|mold)(?:\.\w+)?: |"
+    r"^\s*CMake Error\b|^\s*\S{1,300}: (?:fatal )?error: |: undefined reference to |^\s*(?:Fatal|FATAL|ERROR): \S",
+)
+# that it has failed, and not why
+_TOOL_SUMMARY = re.compile(
+    r"ld returned \d|linker command failed|build stopped|subcommand failed|command '.{0,200}' failed|exited? with|"
+    r"exit (?:code|status)|errors? (?:detected|generated)|compilation terminated|configuring incomplete|warning:|"
+    r"metadata-generation-failed|subprocess-exited"
+)
+# exceptions that tell that a tool has failed
+_OF_A_TOOL = re.compile(
+    r"(?i)exit (?:status|code)|compil|\bbuild|ninja|cmake|CalledProcess|nvcc|ptxas|triton|inductor|linker|codegen"
+)
 _UNITS = {
     "GiB": 1.0,
     "GB": 1.0,
@@ -150,6 +180,10 @@ _FRAMES: dict[str, PhaseName] = {
     "initialize_from_config": "kv",
     "initialize_cache": "kv",
     "compile_or_warm_up_model": "warmup",
+    "init_torch_distributed": "start",  # from here on SGLang's
+    "init_memory_pool": "kv",
+    "init_cuda_graphs": "graphs",
+    "init_device_graphs": "graphs",
 }
 
 
@@ -165,12 +199,17 @@ class FailureFinder:
     """Reads the lines of a start-up in order and keeps the best explanation of its failure."""
 
     def __init__(self) -> None:
-        self.found: Failure | None = None
+        self.found: StartFailure | None = None
         self.confirmed = False
         self._wrapped = False
         self._rank = 99
         self._traces: dict[tuple[str | None, int | None], _Trace] = {}
         self._waits_for_detail = False
+        self._speaks: _Trace | None = None  # whose exception goes on in the lines that follow
+        self._tool: str | None = None  # what a tool said last, outside of an exception
+        self._cmake = ""  # cmake says where on one line, and what on the next
+        self._last: _Trace | None = None
+        self._ranks: set[int] = set()
         self._notices: deque[str] = deque(maxlen=5)
 
     @property
@@ -179,7 +218,7 @@ class FailureFinder:
         return tuple(self._notices)
 
     @property
-    def failure(self) -> Failure | None:
+    def failure(self) -> StartFailure | None:
         """The failure, once it is certain that the start-up is over."""
         return self.found if self.confirmed else None
 
@@ -188,24 +227,50 @@ class FailureFinder:
         text = line.text.strip()
         if not text:
             return
-        trace = self._traces.setdefault((line.process, line.pid), _Trace())
+        trace = self._trace(line)
         if self._detail(text) or self._in_trace(text, trace) or _HARMLESS.search(text):
             return
+        self._tool_speaks(text, trace)
         if "NV_ERR_NO_MEMORY" in text:
             self._notices.append(mask(text)[:_MAX_CAUSE])
         if self._recognise(text, trace, phase):
             return
         self._exception(text, trace, phase)
 
+    def _trace(self, line: LogLine) -> _Trace:
+        """The traceback a line may belong to: its process's, or of lines without a head the one that is open."""
+        trace = self._traces.setdefault((line.process, line.pid), _Trace())
+        if line.stamp is None and line.process is None:
+            if self._speaks is not None:
+                return self._speaks
+            if self._last is not None and self._last.open:
+                return self._last
+        return trace
+
+    def _tool_speaks(self, text: str, trace: _Trace) -> None:
+        """Keep what a tool says: as a part of the exception that is going on, or for one that comes next."""
+        whole = f"{self._cmake} {text}" if self._cmake else text
+        self._cmake = text if text.startswith("CMake Error") and text.endswith(":") else ""
+        if self._cmake or _TOOL.search(whole) is None or _TOOL_SUMMARY.search(whole) is not None:
+            return
+        said = mask(whole)[:_MAX_CAUSE]
+        if self._speaks is trace and self.found is not None:
+            self.found = _with_words(self.found, said)
+        elif self._speaks is None:
+            self._tool = said
+
     def finish(self, phase: PhaseName | None, exit_code: int | None = None, kv_gib: float | None = None) -> None:
         """The log or the process has ended before the server was up: settle what is known."""
         if self.found is None and exit_code is not None:
-            self._offer(_ended(phase, exit_code), _DIED_RANK)
+            ended = _ended(phase, exit_code)
+            if ended.kind == "exit" and self._tool is not None:
+                ended = replace(ended, cause=f"{ended.cause}: {self._tool}", said=self._tool, kind="error")
+            self._offer(ended, _DIED_RANK)
         if self.found is None and kv_gib is not None and kv_gib <= 0:
             cause = f"Available KV cache memory: {kv_gib:g} GiB: the budget leaves nothing for the KV cache"
-            self._offer(Failure("kv", cause, {"kv_cache_gib": kv_gib}, "no_kv"), _DIED_RANK)
+            self._offer(StartFailure("kv", cause, {"kv_cache_gib": kv_gib}, "no_kv"), _DIED_RANK)
         if self.found is None and self._wrapped:
-            self._offer(Failure(phase, "the engine ended and the log does not say why", {}, "exit"), _DIED_RANK)
+            self._offer(StartFailure(phase, "the engine ended and the log does not say why", {}, "exit"), _DIED_RANK)
         self.confirmed = self.found is not None
 
     def _detail(self, text: str) -> bool:
@@ -216,12 +281,13 @@ class FailureFinder:
             return False
         old = self.found
         cause = f"{old.cause}: {mask(text)}"[:_MAX_CAUSE]
-        self.found = Failure(old.phase, cause, old.numbers | _named(text), old.kind)
+        self.found = StartFailure(old.phase, cause, old.numbers | _named(text), old.kind)
         return True
 
     def _in_trace(self, text: str, trace: _Trace) -> bool:
-        if text.startswith(_TRACEBACK):
+        if _TRACEBACK in text:
             trace.frames, trace.open = [], True
+            self._speaks, self._last = None, trace
             return True
         frame = _FRAME.search(text)
         if frame is not None and trace.open:
@@ -237,18 +303,36 @@ class FailureFinder:
                 where = known.phase or _phase(trace, phase)
                 if known.kind == "warmup_oom" and where in (None, "start"):
                     where = "warmup"
+                if known.kind == "collective_timeout":
+                    return self._collective(StartFailure(where, mask(body)[:_MAX_CAUSE], _numbers(match), known.kind))
                 # A source line of a traceback holds the text without its numbers: the message itself replaces it.
                 rank = known.rank + (1 if raised else 0)
-                self._offer(Failure(where, mask(body)[:_MAX_CAUSE], _numbers(match), known.kind), rank)
+                self._offer(StartFailure(where, mask(body)[:_MAX_CAUSE], _numbers(match), known.kind), rank)
                 self.confirmed = True
                 return True
         return False
+
+    def _collective(self, failure: StartFailure) -> bool:
+        """A watchdog speaks once for every rank: all of them are named, with what they waited in."""
+        rank, op = _RANK.search(failure.cause), _COLLECTIVE.search(failure.cause)
+        if rank is not None:
+            self._ranks.add(int(rank[1]))
+        self._offer(failure, 0)
+        if self.found is None or self.found.kind != failure.kind:
+            return True
+        waited = failure.numbers.get("milliseconds", 0.0) / 1000
+        who = " and ".join(str(number) for number in sorted(self._ranks)[:8]) or "unknown"
+        named = f"{op[1] if op else 'a collective operation'} on rank {who} hung for {waited:.0f} s: Watchdog caught it"
+        seconds = {"seconds": waited, "ranks": float(len(self._ranks))}
+        self.found = replace(self.found, said=named, numbers=self.found.numbers | seconds)
+        self.confirmed = True
+        return True
 
     def _exception(self, text: str, trace: _Trace, phase: PhaseName | None) -> None:
         inner = _INNER.search(text)
         if inner is not None:
             self._offer(
-                Failure(_phase(trace, phase), mask(inner["text"])[:_MAX_CAUSE], _named(inner["text"])), _INNER_RANK
+                StartFailure(_phase(trace, phase), mask(inner["text"])[:_MAX_CAUSE], _named(inner["text"])), _INNER_RANK
             )
         died = _DIED.search(text)
         code = next((int(g) for g in died.groups() if g), None) if died is not None else None
@@ -263,10 +347,16 @@ class FailureFinder:
         if match is None or not trace.open:
             return
         trace.open = False
-        if self._offer(Failure(_phase(trace, phase), mask(text)[:_MAX_CAUSE], _named(text)), _EXCEPTION_RANK):
+        if match["name"] == "KeyboardInterrupt":
+            self._offer(StartFailure(_phase(trace, phase), "stopped by Ctrl+C", {}, "stopped"), _EXCEPTION_RANK)
+            return
+        if self._offer(StartFailure(_phase(trace, phase), mask(text)[:_MAX_CAUSE], _named(text)), _EXCEPTION_RANK):
             self._waits_for_detail = "validation error" in text
+            self._speaks = trace
+            if self._tool is not None and self.found is not None and _OF_A_TOOL.search(text):
+                self.found = _with_words(self.found, self._tool)
 
-    def _offer(self, failure: Failure, rank: int) -> bool:
+    def _offer(self, failure: StartFailure, rank: int) -> bool:
         if rank >= self._rank:
             return False
         self.found, self._rank = failure, rank
@@ -282,30 +372,35 @@ def _phase(trace: _Trace, phase: PhaseName | None) -> PhaseName | None:
     return "graphs" if captures else where
 
 
+def _with_words(failure: StartFailure, said: str) -> StartFailure:
+    """The exception's first line, and after it what the tool said last."""
+    head = failure.cause if failure.said is None else failure.cause.removesuffix(failure.said)
+    return replace(failure, cause=f"{head.rstrip(': ')}: {said}"[: 2 * _MAX_CAUSE], said=said)
+
+
 def _numbers(match: re.Match[str]) -> dict[str, float]:
-    numbers: dict[str, float] = {}
+    read: dict[str, float] = {}
     for name, found in match.groupdict().items():
-        if found is None:
-            continue
-        amount, _, unit = found.partition(" ")
-        numbers[name] = number(amount) * _UNITS.get(unit, 1.0)
-    return numbers
+        amount, _, unit = (found or "").partition(" ")
+        value = number(amount)
+        if value is not None:
+            read[name] = value * _UNITS.get(unit, 1.0)
+    return read
 
 
 def _named(text: str) -> dict[str, float]:
-    return {name: number(value) for name, value in _NAMED.findall(text)}
+    return numbers(dict(_NAMED.findall(text)))
 
 
-def _ended(phase: PhaseName | None, exit_code: int) -> Failure:
+def _ended(phase: PhaseName | None, exit_code: int) -> StartFailure:
     if exit_code == GONE:
-        return Failure(phase, "the process is gone without a word: most likely killed for lack of memory", {}, "killed")
+        return StartFailure(phase, "the process is gone without a word", {}, "killed")
     signal = -exit_code if exit_code < 0 else exit_code - 128
     numbers = {"exit_code": float(exit_code)}
     if signal in (2, 15):
-        return Failure(phase, f"stopped by signal {signal}", numbers, "stopped")
+        return StartFailure(phase, f"stopped by signal {signal}", numbers, "stopped")
     if signal == 9:
-        cause = "killed by signal 9 without a word: most likely the kernel's out-of-memory killer"
-        return Failure(phase, cause, numbers, "killed")
+        return StartFailure(phase, "killed by signal 9 without a word", numbers, "killed")
     if 0 < signal < 65:
-        return Failure(phase, f"ended by signal {signal} without a word", numbers, "killed")
-    return Failure(phase, f"the process ended with exit code {exit_code} and gave no reason", numbers, "exit")
+        return StartFailure(phase, f"ended by signal {signal} without a word", numbers, "killed")
+    return StartFailure(phase, f"the process ended with exit code {exit_code} and gave no reason", numbers, "exit")
