@@ -3,62 +3,81 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import socket
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-_SERVES = (
-    (re.compile(r"(^|/)vllm$"), "serve"),
-    (re.compile(r"vllm\.entrypoints\.(openai\.)?api_server$"), None),
-    (re.compile(r"sglang\.launch_server$"), None),
-    (re.compile(r"(^|/)llama-server$"), None),
-)
+from llmtop.engines.command_line import Launcher, is_worker, number, options, program, settings
+from llmtop.engines.launchers import LAUNCHERS
+from llmtop.machine.containers import Address, proxies, reachable, shares_network
+
+_LARGEST_SETTINGS = 65536
+Argv = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """A process that serves a model: its port (as told or the default), whether it listens there, its limits."""
+    """A process that serves a model: where it is reached, whether it listens there, how many requests it runs."""
 
     pid: int
+    engine: str
+    host: str
     port: int
     listening: bool
     max_num_seqs: int | None
-    argv: tuple[str, ...]
+    argv: Argv
+
+    @property
+    def url(self) -> str:
+        """The address of its pages."""
+        told = options(self.argv)
+        scheme = "https" if any(name.startswith("--ssl-cert") for name in told) else "http"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}" + told.get("--api-prefix", "").rstrip("/")
 
 
-def is_server(argv: Sequence[str]) -> bool:
-    """Whether a command line serves a model; `python -m`, `bash -c` and launchers in front are looked through."""
-    for place, word in enumerate(argv[:8]):
-        for pattern, verb in _SERVES:
-            if pattern.search(word) and (verb is None or verb in argv[place + 1 : place + 2]):
-                return True
-    return False
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """A process whose command line starts a server, with what that line and its settings file tell."""
 
-
-def option(argv: Sequence[str], name: str) -> str | None:
-    """The value of `--name VALUE` or `--name=VALUE`; the last one counts, as argparse has it."""
-    value = None
-    for place, word in enumerate(argv):
-        word = word.replace("_", "-") if word.startswith("--") and "=" not in word else word
-        if word == name and place + 1 < len(argv):
-            value = argv[place + 1]
-        elif word.startswith(name + "="):
-            value = word[len(name) + 1 :]
-    return value
+    pid: int
+    launcher: Launcher
+    argv: Argv
+    told: Mapping[str, str]
 
 
 def server_processes(procfs: Path) -> list[ServerProcess]:
     """All model servers of this host, in order of their ports."""
-    found = [_describe(procfs, pid, argv) for pid, argv in _command_lines(procfs) if is_server(argv)]
-    unique = {process.port: process for process in sorted(found, key=lambda p: (p.listening, -p.pid))}
-    return sorted(unique.values(), key=lambda process: process.port)
+    running = dict(_command_lines(procfs))
+    found = {pid: match for pid, argv in running.items() if (match := _match(procfs, pid, argv, running.values()))}
+    if not found:
+        return []
+    parents = {pid: _parent(procfs, pid) for pid in running}
+    forwarded = proxies(running.values())
+    servers = (
+        _describe(procfs, match, _family(match.pid, parents), forwarded)
+        for match in found.values()
+        if not _is_part(match, found, parents)
+    )
+    listed = sorted(filter(None, servers), key=lambda server: (server.listening, -server.pid))
+    unique = {(server.host, server.port): server for server in listed}
+    return sorted(unique.values(), key=lambda server: (server.port, server.host))
 
 
-def _command_lines(procfs: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
+def process_of(procfs: Path, host: str, port: int) -> ServerProcess | None:
+    """The process that serves an address of this machine."""
+    there = [server for server in server_processes(procfs) if server.port == port]
+    exact = next((server for server in there if server.host == host), None)
+    return exact or next((server for server in there if server.host.startswith("127.")), None)
+
+
+def _command_lines(procfs: Path) -> Iterator[tuple[int, Argv]]:
     try:
-        pids = [int(entry.name) for entry in procfs.iterdir() if entry.name.isdecimal()]
+        pids = sorted(int(entry.name) for entry in procfs.iterdir() if entry.name.isdecimal())
     except OSError:
         return
     for pid in pids:
@@ -70,43 +89,139 @@ def _command_lines(procfs: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
             yield pid, tuple(raw.decode("utf-8", "replace").rstrip("\0").split("\0"))
 
 
-def _describe(procfs: Path, pid: int, argv: tuple[str, ...]) -> ServerProcess:
-    told = option(argv, "--port")
-    default = 30000 if any("sglang" in word for word in argv) else 8080 if "llama-server" in argv[0] else 8000
-    port = int(told) if told and told.isdecimal() else default
-    seqs = option(argv, "--max-num-seqs") or option(argv, "--max-running-requests")
-    listening = port in listening_ports(procfs, pid)
-    return ServerProcess(pid, port, listening, int(seqs) if seqs and seqs.isdecimal() else None, argv)
+def _match(procfs: Path, pid: int, argv: Argv, running: Iterable[Argv]) -> _Match | None:
+    name, words = program(argv)
+    launcher = next((launcher for launcher in LAUNCHERS if launcher.matches(name, words)), None)
+    if launcher is None:
+        return None
+    if launcher.beside is not None and not any(re.search(launcher.beside, other[0]) for other in running):
+        return None
+    told = options(words)
+    if told.get("--config"):
+        told = settings(_settings_file(procfs, pid, told["--config"])) | told
+    # a Unix socket is no port
+    return None if is_worker(told) or "--uds" in told else _Match(pid, launcher, argv, told)
 
 
-def listening_ports(procfs: Path, pid: int) -> set[int]:
-    """The TCP ports a process listens on, by the sockets among its open files."""
-    inodes = set(_socket_inodes(procfs / str(pid) / "fd"))
-    ports: set[int] = set()
-    for table in ("tcp", "tcp6"):
+def _settings_file(procfs: Path, pid: int, path: str) -> str:
+    """A file as the process sees it; empty where it may not be read."""
+    folder = procfs / str(pid)
+    place = folder / "root" / path.lstrip("/") if path.startswith("/") else folder / "cwd" / path
+    try:
+        file = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return ""
+    try:
+        regular = stat.S_ISREG(os.fstat(file).st_mode)
+        return os.read(file, _LARGEST_SETTINGS).decode("utf-8", "replace") if regular else ""
+    except OSError:
+        return ""
+    finally:
+        os.close(file)
+
+
+def _parent(procfs: Path, pid: int) -> int:
+    try:
+        return int((procfs / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _above(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
+    for _ in range(len(parents)):  # a torn reading could go in circles
+        pid = parents.get(pid, 0)
+        if pid <= 0:
+            return
+        yield pid
+
+
+def _family(pid: int, parents: Mapping[int, int]) -> list[int]:
+    """A process and all below it: an API server's child, or a launcher's, has the socket."""
+    return [other for other in parents if other == pid or pid in _above(other, parents)]
+
+
+def _is_part(match: _Match, found: Mapping[int, _Match], parents: Mapping[int, int]) -> bool:
+    """Whether it serves for another server that started it, on a port of their own."""
+    for pid in _above(match.pid, parents):
+        above = found.get(pid)
+        if above is None:
+            continue
+        if above.launcher.has_children:
+            return True
+        same = above.launcher.engine == match.launcher.engine
+        if same and _told_port(above) != _told_port(match):
+            return True
+    return False
+
+
+def _told_port(match: _Match) -> int | None:
+    return number(match.told, match.launcher.port_options) or match.launcher.port
+
+
+def _describe(
+    procfs: Path, match: _Match, family: list[int], forwarded: Mapping[Address, Address]
+) -> ServerProcess | None:
+    launcher, pid = match.launcher, match.pid
+    open_ports = listening(procfs, family)
+    port = _told_port(match)
+    if number(match.told, launcher.port_options) is None and launcher.port_elsewhere and port not in open_ports:
+        port = next(iter(open_ports)) if len(open_ports) == 1 else port
+    if port is None or (launcher.only_listening and port not in open_ports):
+        return None
+    limit = number(match.told, launcher.limit_options)
+    server = ServerProcess(pid, launcher.engine, "127.0.0.1", port, port in open_ports, limit, match.argv)
+    if shares_network(procfs, pid):
+        return replace(server, host=open_ports.get(port, server.host))
+    place = reachable(procfs, pid, port, forwarded)
+    return None if place is None else replace(server, host=place[0], port=place[1])
+
+
+def listening(procfs: Path, pids: Iterable[int]) -> dict[int, str]:
+    """The TCP ports on which processes of one network listen, and the address under which each is reached.
+
+    By the sockets among their open files; where these may not be seen, all listening sockets of their network.
+    """
+    pids = list(pids)
+    sockets = [inodes for pid in pids if (inodes := _sockets(procfs / str(pid) / "fd")) is not None]
+    inodes = set[str]().union(*sockets)
+    ports: dict[int, str] = {}
+    for table in ("tcp", "tcp6") if pids else ():
         try:
-            lines = (procfs / str(pid) / "net" / table).read_text().splitlines()[1:]
+            lines = (procfs / str(pids[0]) / "net" / table).read_text().splitlines()[1:]
         except OSError:
             continue
         for line in lines:
             fields = line.split()
-            if len(fields) > 9 and fields[3] == "0A" and fields[9] in inodes:
-                ports.add(int(fields[1].rpartition(":")[2], 16))
+            if len(fields) > 9 and fields[3] == "0A" and (fields[9] in inodes or not sockets):
+                address, _, port = fields[1].rpartition(":")
+                ports.setdefault(int(port, 16), _reached(address))
     return ports
 
 
-def _socket_inodes(folder: Path) -> Iterator[str]:
+def _reached(bound: str) -> str:
+    """Where a socket bound to an address, as /proc/net writes it (words of the CPU's byte order), is reached."""
+    words = [bytes.fromhex(bound[place : place + 8])[::-1] for place in range(0, len(bound), 8)]
+    ip = ipaddress.ip_address(b"".join(words))
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return "127.0.0.1" if ip.is_unspecified else str(ip)
+
+
+def _sockets(folder: Path) -> set[str] | None:
+    """The inodes of a process's sockets; None where its open files may not be seen."""
     try:
         entries = list(folder.iterdir())
     except OSError:
-        return
+        return None
+    found = set()
     for entry in entries:
         try:
             link = str(entry.readlink())
         except OSError:
             continue
         if link.startswith("socket:["):
-            yield link[8:-1]
+            found.add(link[8:-1])
+    return found
 
 
 def own_addresses() -> set[str]:
@@ -128,6 +243,11 @@ def is_local(host: str) -> bool:
         return False
     own = own_addresses()
     return any(_is_own(address, own) for address in found)
+
+
+def is_here(procfs: Path, host: str) -> bool:
+    """Whether a host is this machine, or the address of a container on it that serves a model."""
+    return is_local(host) or any(server.host == host for server in server_processes(procfs))
 
 
 def _is_own(address: str, own: set[str]) -> bool:

@@ -273,8 +273,4 @@ def _textfile(path: Path) -> PrometheusFile:
 
 def local_targets(settings: Settings) -> list[Target]:
     """The servers of this host by their processes."""
-    processes = server_processes(settings.procfs)
-    scheme = {
-        p.port: "https" if any(word.startswith("--ssl-certfile") for word in p.argv) else "http" for p in processes
-    }
-    return [Target(f"{scheme[port]}://127.0.0.1:{port}") for port in scheme]
+    return [Target(process.url) for process in server_processes(settings.procfs)]

@@ -6,11 +6,10 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from llmtop.contract.settings import Settings, Target
 from llmtop.contract.snapshot import Device, ServerView
-from llmtop.engines.discover import ServerProcess, is_local, server_processes
+from llmtop.engines.discover import ServerProcess, is_here, process_of
 from llmtop.engines.page_record import Page
 from llmtop.engines.tracker import Failure, ServerTracker
 
@@ -70,7 +69,7 @@ class ServerWatch:
 
     async def prepare(self) -> None:
         """Do once what would make the first poll late: imports, TLS, the resolver."""
-        self._locating = asyncio.create_task(asyncio.to_thread(is_local, self.target.host))
+        self._locating = asyncio.create_task(asyncio.to_thread(is_here, self._procfs, self.target.host))
         await asyncio.wait((self._locating,), timeout=LOCATE_S)
         self._source.prepare()
 
@@ -137,7 +136,7 @@ class ServerWatch:
         now = time.monotonic()
         if self.local and now >= self._next_look:
             self._next_look = now + LOOK_EVERY_S if self.refused else now + 10 * LOOK_EVERY_S
-            self._process = await asyncio.to_thread(_process_for, self._procfs, self.target.port)
+            self._process = await asyncio.to_thread(process_of, self._procfs, self.target.host, self.target.port)
         elif not self.local:
             self._process = None
 
@@ -170,10 +169,6 @@ class ServerWatch:
         """Give up the poll in flight."""
         if self._task is not None:
             self._task.cancel()
-
-
-def _process_for(procfs: Path, port: int) -> ServerProcess | None:
-    return next((process for process in server_processes(procfs) if process.port == port), None)
 
 
 def devices_of(watches: Sequence[ServerWatch], devices: Sequence[Device]) -> dict[str, Sequence[Device]]:

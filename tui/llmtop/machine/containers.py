@@ -1,0 +1,175 @@
+"""Processes in containers with a network of their own: where this machine reaches what they listen on.
+
+Nothing here raises or waits for long: what docker does not tell (no permission, no answer) is not known.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Address = tuple[str, int]
+_TIMEOUT_S = 5.0
+_PATIENCE_S = 1.0  # that all looks together wait for first answers: nobody has seen a screen yet
+_RETRY_S = 60.0
+_ID = re.compile(r"[0-9a-f]{64}")
+_LOCAL = re.compile(r"\|-- ([\d.]+)\n\s+/32 host LOCAL")
+_NO_WAY_IN = ("127.", "0.", "10.0.2.100")  # the last is what slirp4netns gives every container
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What a container engine says: host addresses by inner port, and whose network it uses."""
+
+    ports: Mapping[int, Address] = field(default_factory=dict)
+    network_of: str | None = None
+    host_network: bool = False
+
+
+class Inspector:
+    """Asks docker, then podman, about a container: once per id, in a thread of its own."""
+
+    def __init__(self, patience_s: float = _PATIENCE_S) -> None:
+        self._lock = threading.Lock()
+        self._patience_s = patience_s
+        self._known: dict[str, Container] = {}
+        self._asked: dict[str, float] = {}
+
+    def container(self, container: str) -> Container | None:
+        """What is known of a container; None while nothing is, and then it is asked for."""
+        with self._lock:
+            now = time.monotonic()
+            if container not in self._known and now >= self._asked.get(container, now):
+                self._asked[container] = now + _RETRY_S
+                worker = threading.Thread(target=self._ask, args=(container,), name="llmtop-inspect", daemon=True)
+                worker.start()
+                worker.join(self._patience_s)
+                self._patience_s = max(0.0, self._patience_s - (time.monotonic() - now))
+            return self._known.get(container)
+
+    def _ask(self, container: str) -> None:
+        answers = (inspect(tool, container) for tool in ("docker", "podman"))
+        found = next((answer for answer in answers if answer is not None), None)
+        if found is not None:
+            self._known[container] = found
+
+
+INSPECTOR = Inspector()
+
+
+def inspect(tool: str, container: str) -> Container | None:
+    """What `docker inspect` or `podman inspect` says; None without the tool, the permission or a usable answer."""
+    path = shutil.which(tool)
+    if path is None:
+        return None
+    try:
+        done = subprocess.run(
+            [path, "inspect", container], stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=True
+        )
+        return _parsed(json.loads(done.stdout)[0])
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _parsed(told: Any) -> Container:
+    mode = str((told.get("HostConfig") or {}).get("NetworkMode") or "")
+    published = (told.get("NetworkSettings") or {}).get("Ports") or {}
+    ports: dict[int, Address] = {}
+    for inner, bindings in published.items():
+        number, _, protocol = inner.partition("/")
+        for binding in (bindings or ()) if protocol in ("", "tcp") else ():
+            ports.setdefault(int(number), (_reached(binding.get("HostIp")), int(binding["HostPort"])))
+    network_of = mode.removeprefix("container:") if mode.startswith("container:") else None
+    return Container(ports, network_of, mode == "host")
+
+
+def _reached(address: str | None) -> str:
+    """The address under which a socket bound to `address` is reached from this machine."""
+    return "127.0.0.1" if address in (None, "", "*", "0.0.0.0", "::") else address
+
+
+def proxies(command_lines: Iterable[Sequence[str]]) -> dict[Address, Address]:
+    """Host addresses by container addresses, from the processes that docker forwards published ports with."""
+    found: dict[Address, Address] = {}
+    for argv in command_lines:
+        if not argv[0].endswith("docker-proxy"):
+            continue
+        told = dict(itertools.pairwise(argv))
+        inner, outer = told.get("-container-port", ""), told.get("-host-port", "")
+        if inner.isdecimal() and outer.isdecimal() and told.get("-proto", "tcp") == "tcp":
+            host = (_reached(told.get("-host-ip")), int(outer))
+            found.setdefault((told.get("-container-ip", ""), int(inner)), host)
+    return found
+
+
+def shares_network(procfs: Path, pid: int) -> bool:
+    """Whether a process uses this machine's network; by its addresses where the namespaces may not be seen."""
+    ours, its = _link(procfs / "self/ns/net"), _link(procfs / str(pid) / "ns/net")
+    if ours is not None and its is not None:
+        return ours == its
+    own, other = addresses(procfs, "self"), addresses(procfs, str(pid))
+    return not own or not other or own == other
+
+
+def addresses(procfs: Path, process: str) -> tuple[str, ...]:
+    """The IPv4 addresses of the network a process is in."""
+    return tuple(dict.fromkeys(_LOCAL.findall(_text(procfs / process / "net/fib_trie"))))
+
+
+def container_of(procfs: Path, pid: int) -> str | None:
+    """The id of the container a process runs in."""
+    for name in ("cgroup", "mountinfo"):
+        text = _text(procfs / str(pid) / name)
+        found = _ID.findall(text if name == "cgroup" else "\n".join(re.findall(r"/containers/[0-9a-f]{64}/", text)))
+        if found:
+            return str(found[-1])
+    return None
+
+
+def reachable(procfs: Path, pid: int, port: int, forwarded: Mapping[Address, Address]) -> Address | None:
+    """Where this machine reaches what a process in another network listens on; None where that is not known.
+
+    First the published port that the container engine tells, then docker's forwarding processes, then its own address.
+    """
+    told = _told(container_of(procfs, pid), port)
+    if told is not None:
+        return told
+    own = [address for address in addresses(procfs, str(pid)) if not address.startswith(_NO_WAY_IN)]
+    published = next((forwarded[address, port] for address in own if (address, port) in forwarded), None)
+    return published or next(((address, port) for address in own), None)
+
+
+def _told(container: str | None, port: int) -> Address | None:
+    for _ in range(3):  # a pod's containers use the network of another one
+        found = INSPECTOR.container(container) if container is not None else None
+        if found is None:
+            return None
+        if found.host_network:
+            return "127.0.0.1", port
+        if port in found.ports:
+            return found.ports[port]
+        container = found.network_of
+    return None
+
+
+def _link(path: Path) -> str | None:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
