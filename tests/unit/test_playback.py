@@ -160,7 +160,7 @@ def test_a_snapshot_of_no_time_is_a_line_that_cannot_be_read(when: str, tmp_path
     path = tmp_path / "run.jsonl"
     path.write_text(f'{{"time":{when},"servers":[]}}\n{{"time":100.0,"servers":[]}}\n')
     recording = open_recording(path)
-    assert (list(recording.times), recording.notes) == ([100.0], ["1 line cannot be read"])
+    assert (list(recording.times), recording.notes) == ([100.0], ["1 line cannot be read (line 1: no time)"])
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -168,13 +168,37 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         open_recording(tmp_path / "x")
 
 
-def test_a_damaged_line_in_between_says_nothing_but_its_time(tmp_path: Path) -> None:
+def test_a_damaged_line_in_between_is_skipped_with_its_number_and_reason(tmp_path: Path) -> None:
     lines = [to_json(snapshot) for snapshot in lived(3)]
     lines[1] = lines[1].replace('"devices":', '"devices"!')
     path = tmp_path / "run.jsonl"
     path.write_text("\n".join(lines) + "\n")
-    snapshots = list(open_recording(path))
-    assert [len(snapshot.servers) for snapshot in snapshots] == [1, 0, 1]
+    recording = open_recording(path)
+    assert [snapshot.servers[0].running for snapshot in recording] == [0, 2]
+    (note,) = recording.notes
+    assert note.startswith("1 line cannot be read (line 2: no JSON from character ")
+
+
+def test_of_many_damaged_lines_the_first_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    bad = ['{"time":"now","servers":[]}', '{"time":5,"servers":{}}', "[]", "[", "{}"]
+    path.write_text("\n".join([to_json(lived(1)[0]), *bad]) + "\n")
+    assert open_recording(path).notes == [
+        "5 lines cannot be read (line 2: no time; line 3: no list of servers; line 4: no object; …)"
+    ]
+
+
+def test_lines_of_a_newer_version_in_a_continued_recording_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text(to_json(lived(1)[0]) + '\n{"schema":9,"time":5,"servers":[]}\n')
+    assert open_recording(path).notes == ["1 line cannot be read (line 2: written by a newer llmtop)"]
+
+
+def test_a_byte_order_mark_is_no_trouble(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + "".join(to_json(snapshot) + "\n" for snapshot in lived(3)).encode())
+    recording = open_recording(path)
+    assert (len(recording), recording.notes) == (3, [])
 
 
 # finding a moment

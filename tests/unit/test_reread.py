@@ -248,4 +248,4 @@ def test_lines_that_are_no_objects_are_skipped_as_ever(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_text(text + '[1]\n{"event":"page","url":7}\n{"time":1,"ser')
     recording = open_recording(tmp_path / "run.jsonl", reread)
     assert [snapshot.servers[0] for snapshot in recording] == right
-    assert recording.notes == ["the last line is cut and was skipped", "1 line cannot be read"]
+    assert recording.notes == ["the last line is cut and was skipped", "1 line cannot be read (line 8: no object)"]

@@ -70,7 +70,7 @@ def parse(line: str | bytes) -> Any:
     try:
         return json.loads(line)
     except json.JSONDecodeError as error:
-        raise NotGiven(f"no JSON: {error.msg} at character {error.pos + 1}") from None
+        raise NotGiven(f"no JSON from character {error.pos + 1} on") from None
     except UnicodeDecodeError:
         raise NotGiven("no UTF-8") from None
     except RecursionError:
@@ -166,7 +166,7 @@ def _timed(name: str, part: Decoder) -> Decoder:
 
 
 def _is_moment(value: Any) -> bool:
-    return type(value) in (float, int) and 0 <= value <= LATEST
+    return type(value) in (float, int) and 0 <= value < LATEST
 
 
 def _member(kind: type[Enum]) -> Decoder:

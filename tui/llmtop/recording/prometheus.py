@@ -133,7 +133,7 @@ def _latency(labels: Labels, kind: str, latency: Latency) -> Iterator[Sample]:
         values[name] = quantile.value_s if quantile is not None and good else None
     for name, value in values.items():
         if value is not None:
-            yield Sample("latency_seconds", (*labels, ("kind", kind), ("stat", name)), value)
+            yield Sample("latency_seconds", (*labels, ("kind", kind), ("stat", name)), float(value))
 
 
 def _known(labels: Labels, values: Mapping[str, Value]) -> Iterator[Sample]:

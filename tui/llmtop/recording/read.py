@@ -5,7 +5,6 @@ Lines stay in the file (a `.gz` is unpacked into a temporary one) and are decode
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 import time
@@ -19,22 +18,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
-from llmtop.contract.codec import NotGiven, from_json
+from llmtop.contract.codec import LATEST, NotGiven, from_json, parse, rebuild
 from llmtop.contract.settings import INTERVAL_S, MAX_INTERVAL_S, MIN_INTERVAL_S, UsageError
 from llmtop.contract.snapshot import SCHEMA, Mark, Snapshot
 from llmtop.recording.write import KIND
 
-_SNAPSHOT = re.compile(rb'\{"time":(\d+(?:\.\d+)?),"servers":\[')
 _PAGE = b'{"event":"page",'
-_NO_MARKS = b'"marks":[]'
+_BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b\x08"
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 _PART = zlib.compressobj(wbits=_GZIP_WINDOW).flush()[:10]  # how every part begins that the recorder has written
 _CHUNK = 2**16
+_TOLD = 3  # lines that cannot be read are told by number and reason, the rest counted
 _PATIENCE = 20  # unreadable lines at the beginning of what may still be a recording
 _SECONDS = re.compile(r"\d+(?:\.\d+)?")
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d):([0-5]\d)")
-_LATEST = 1e11  # Unix time of the year 5138: what lies beyond is no time
 _GRACE_S = 1.0  # a moment just outside the recording means its end
 
 
@@ -59,6 +57,13 @@ class Entry:
     time: float
     kind: str
     values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What counts of the first line of a run."""
+
+    interval_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -111,8 +116,8 @@ class Recording:
         assert self._file is not None
         self._file.seek(self._offsets[index])
         try:
-            return from_json(_part(json.loads(self._file.readline()), wanted))
-        except (ValueError, RecursionError):
+            return from_json(_part(parse(self._file.readline()), wanted))
+        except NotGiven:  # it was readable a while ago
             return Snapshot(time=self.times[index])
 
     def __iter__(self) -> Iterator[Snapshot]:
@@ -144,63 +149,63 @@ class Recording:
 
     def _scan(self, file: IO[bytes]) -> None:
         self._file = file
-        if file.seek(0) or file.read(1) not in (b"{", b"\n"):
+        file.seek(0)
+        if file.read(len(_BOM) + 1).removeprefix(_BOM)[:1] not in (b"{", b"\n"):
             return
         file.seek(0)
-        offset, broken = 0, 0
-        for line in file:
-            if line.strip() and not self._take(line, offset):
+        offset, broken = 0, list[str]()
+        for number, line in enumerate(file, 1):
+            try:
+                if line.strip():
+                    self._take(line, offset)
+            except NotGiven as reason:
                 if not line.endswith(b"\n"):
                     self.notes.append("the last line is cut and was skipped")
                     break
-                broken += 1
-                if not self._known and broken > _PATIENCE:
+                broken.append(f"line {number}: {reason}")
+                if not self._known and len(broken) > _PATIENCE:
                     return  # something else altogether
             offset += len(line)
         if broken:
-            self.notes.append("1 line cannot be read" if broken == 1 else f"{broken} lines cannot be read")
+            count = "1 line cannot be read" if len(broken) == 1 else f"{len(broken)} lines cannot be read"
+            self.notes.append(f"{count} ({'; '.join(broken[:_TOLD])}{'; …' if len(broken) > _TOLD else ''})")
 
-    def _take(self, line: bytes, offset: int) -> bool:
-        """Put a line into the index; False when it is not readable."""
-        match = _SNAPSHOT.match(line) if self._offsets and line.rstrip().endswith(b"}") else None
-        if match:
-            self._add(float(match[1]), offset)
-            if _NO_MARKS not in line:
-                self._add_marks(line)
-            return True
-        if line.startswith(_PAGE):
-            return line.endswith(b"\n")
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError):
-            return False
-        return isinstance(values, dict) and self._take_values(values, line, offset)
-
-    def _take_values(self, values: dict[str, Any], line: bytes, offset: int) -> bool:
-        _check_schema(self.path, values.get("schema"))
-        when = moment(values.get("time"))
+    def _take(self, line: bytes, offset: int) -> None:
+        """Put a line into the index; raises NotGiven with the reason when it is none of a recording."""
+        if line.startswith(_PAGE) and line.endswith(b"\n"):  # large, and only for reading anew
+            return
+        values = parse(line)
+        if type(values) is not dict:
+            raise NotGiven("no object")
+        schema = values.get("schema")
+        if type(schema) is int and schema > SCHEMA:
+            self._refuse(schema)
         if values.get("kind") == KIND:
-            interval = values.get("interval_s")
-            self.interval_s = float(interval) if isinstance(interval, int | float) else self.interval_s
+            self.interval_s = rebuild(_Head, values).interval_s or self.interval_s
         elif isinstance(values.get("event"), str):
-            self.events.append(Entry(when or 0.0, values["event"], values))
-        elif when is not None and isinstance(values.get("servers"), list):
-            self._add(when, offset)
-            self._add_marks(line)
+            self.events.append(Entry(moment(values.get("time")) or 0.0, values["event"], values))
         else:
-            return False
+            self._take_snapshot(values, offset)
         self._known = True
-        return True
 
-    def _add(self, when: float, offset: int) -> None:
+    def _refuse(self, schema: int) -> None:
+        if self._known:
+            raise NotGiven("written by a newer llmtop")
+        raise UsageError(
+            f"{self.path} was recorded by a newer llmtop (schema {schema}, this one reads up to {SCHEMA}): "
+            "update llmtop"
+        )
+
+    def _take_snapshot(self, values: dict[str, Any], offset: int) -> None:
+        when = moment(values.get("time"))
+        if when is None:
+            raise NotGiven("no time")
+        if type(values.get("servers")) is not list:
+            raise NotGiven("no list of servers")
+        if values.get("marks"):
+            self.marks += [(len(self), mark) for mark in from_json(values).marks]
         self.times.append(max(when, self.times[-1]) if self.times else when)
         self._offsets.append(offset)
-
-    def _add_marks(self, line: bytes) -> None:
-        try:
-            self.marks += [(len(self) - 1, mark) for mark in from_json(json.loads(line)).marks]
-        except (NotGiven, ValueError, RecursionError):
-            return
 
 
 def open_recording(path: Path, anew: Callable[[IO[bytes]], IO[bytes]] | None = None) -> Recording:
@@ -270,14 +275,7 @@ def _part(values: Any, wanted: Tree) -> Any:
 
 def moment(value: object) -> float | None:
     """A time as a recording gives it, Unix or monotonic; None for what is none."""
-    return float(value) if isinstance(value, int | float) and 0 <= value < _LATEST else None
-
-
-def _check_schema(path: Path, schema: object) -> None:
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise UsageError(
-            f"{path} was recorded by a newer llmtop (schema {schema}, this one reads up to {SCHEMA}): update llmtop"
-        )
+    return float(value) if isinstance(value, int | float) and 0 <= value < LATEST else None
 
 
 def _clock_text(when: float) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
-from llmtop.contract.codec import NotGiven, from_json, to_json
+from llmtop.contract.codec import NotGiven, from_json, parse, to_json
 from llmtop.contract.settings import UsageError
 from llmtop.contract.snapshot import ServerView, Snapshot, State
 from llmtop.engines.exposition import Exposition
@@ -75,15 +74,15 @@ class _Reader:
     def line(self, line: bytes) -> bytes:
         """The line as it is to be read now; a page is read and left out."""
         try:
-            values = json.loads(line)
-        except (ValueError, RecursionError):
+            values = parse(line)
+        except NotGiven:
             return line
-        if not isinstance(values, dict):
+        if type(values) is not dict:
             return line
         self._begin(values)
         if values.get("event") == PAGE:
             self._page(values)
-            return b""
+            return b"\n"  # the lines keep their numbers
         return self._snapshot(line, values) if isinstance(values.get("servers"), list) else line
 
     def _begin(self, values: dict[str, Any]) -> None:
