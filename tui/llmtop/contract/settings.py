@@ -6,7 +6,7 @@ from base64 import b64encode
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 DEFAULT_PORT = 8000
 INTERVAL_S = 1.0
@@ -29,6 +29,7 @@ class Target:
     ca: Path | None = None
     insecure: bool = False
     max_num_seqs: int | None = None
+    model: str | None = None  # of several behind one address, the one that is meant
 
     @property
     def origin(self) -> str:
@@ -110,7 +111,7 @@ def parse_target(text: str) -> Target:
         path = path.removesuffix(suffix)
     url = f"{parts.scheme}://{place}" + (f":{port}" if port is not None else "") + path
     login = (parts.username, parts.password or "") if parts.username else None
-    return Target(url, login=login)
+    return Target(url, login=login, model=next(iter(parse_qs(parts.query).get("model", ())), None))
 
 
 def _sayable(host: str) -> bool:

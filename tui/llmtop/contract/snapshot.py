@@ -111,6 +111,9 @@ class EngineRow:
     max_num_seqs: int | None = None
     waiting_by_reason: Mapping[str, int] = field(default_factory=dict)
     role: str | None = None  # "prefill" or "decode" where the two are done by different engines
+    memory_bytes: int | None = None  # of its model, as the server says, and the part of it on the GPU
+    gpu_memory_bytes: int | None = None
+    unload_time: float | None = None  # when the server gives the model up
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,3 +71,4 @@ class Page:
     bad_lines: int = 0
     digits: int | None = None  # of a large counter that the engine prints; None = all
     clock: float | None = None  # Unix time when it came
+    words: str | None = None  # what such a page cannot say

@@ -32,13 +32,16 @@ class Identity:
     health: str | None = None  # words when /health fails beside a good /metrics
     starting: str | None = None  # words when a local process for this port is still starting
     local: bool = False
+    engine: str | None = None  # as its side doors tell, where it has no metrics
+    answers: bool = False  # a side door has answered
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a poll brought no page: nobody listens, no answer, 401 or 403, 200 without engine families, anything else."""
+    """Why a poll brought no page: nobody listens, no answer, 401 or 403, it answers without metrics of an engine, the
+    model is being loaded, anything else."""
 
-    kind: Literal["refused", "timeout", "auth", "empty", "bad"]
+    kind: Literal["refused", "timeout", "auth", "empty", "loading", "bad"]
     text: str
 
 
@@ -156,7 +159,7 @@ class ServerTracker:
             interval_s=interval_s,
         )
         if self._page is None:
-            return base
+            return replace(base, engine=identity.engine)
         if not (state.live or state is State.STALE):
             return replace(base, engine=self._page.dialect, model=figures.model_name(self._page) or identity.model)
         return self._full(base, now)
@@ -245,12 +248,15 @@ class ServerTracker:
             return State.DOWN, failure.text
         if failure is not None and failure.kind == "auth":
             return State.AUTH, failure.text
+        if failure is not None and failure.kind == "loading":
+            return State.STARTING, failure.text
         if self._last_good is None:
             if failure is None:
                 return (
                     (State.STARTING, self.identity.starting) if self.identity.starting else (State.DOWN, NO_ANSWER_YET)
                 )
-            return (State.NO_ENGINE_METRICS if failure.kind == "empty" else State.DOWN), failure.text
+            there = failure.kind == "empty" or (failure.kind == "bad" and self.identity.answers)
+            return (State.NO_ENGINE_METRICS if there else State.DOWN), failure.text
         if t - self._last_good > STALE_AFTER_INTERVALS * interval_s:
             if failure is not None and failure.kind == "empty":
                 return State.NO_ENGINE_METRICS, failure.text
@@ -266,14 +272,15 @@ class ServerTracker:
             return State.SLEEPING, reason
         busy = [state for state in awake if state is not State.IDLE]
         if not busy:
-            return (State.IDLE if states else State.SERVING), reason
+            empty = self._page is not None and self._page.words is not None  # it tells its models, and there are none
+            return (State.IDLE if states or empty else State.SERVING), reason
         if all(state is State.STALLED for state in busy):
             return State.STALLED, reason
         return State.SERVING, reason
 
     def _words(self, states: list[State]) -> str | None:
         """The details of a live state: what is stalled or asleep, and what else is wrong with the server."""
-        words = []
+        words = [self._page.words] if self._page is not None and self._page.words else []
         for row, state in zip(self._engine_rows(), states, strict=True):
             label = "" if len(states) == 1 else f"engine {row.key[1]}: "
             if state is State.STALLED:
@@ -317,6 +324,9 @@ class ServerTracker:
                 self._cap(row),
                 row.waiting_by_reason,
                 row.role,
+                figures.whole(row.gauges.get("memory_bytes")),
+                figures.whole(row.gauges.get("gpu_memory_bytes")),
+                row.gauges.get("expires"),
             )
             for row in rows
         )

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llmtop.engines.models import listed, serving
 from llmtop.load.completion import Outcome, Reply
 from llmtop.load.exchange import Exchange, Meter
 from llmtop.load.plan import ROUTES, Level, Plan
@@ -59,15 +60,15 @@ class Probe:
         return parsed if isinstance(parsed, dict) else {}
 
     async def _names(self, profile: Profile) -> Profile:
-        listed = (await self._json("GET", "/v1/models")).get("data")
-        models = [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
-        name = self.plan.model or next((str(m["id"]) for m in models if m.get("id")), None)
-        length = next((m.get("max_model_len") for m in models if m.get("id") == name), None)
+        models = listed(await self._json("GET", "/v1/models"))
+        found = serving(models)
+        name = self.plan.model or (found.name if found else None)
+        length = next((model.max_model_len for model in models if model.name == name), None)
         version = (await self._json("GET", "/version")).get("version")
         return replace(
             profile,
             model=name,
-            max_model_len=length if isinstance(length, int) else None,
+            max_model_len=length,
             version=str(version) if version else None,
         )
 

@@ -128,7 +128,7 @@ def _unreachable(snapshot: Snapshot) -> Iterator[Finding]:
                 "critical" if server.state is State.DOWN and server.engine else "warning",  # it was up before
                 f"{_name(server, snapshot)}: {server.state}",
                 server.reason,
-                advice[server.state],
+                None if server.state is State.NO_ENGINE_METRICS and server.engine else advice[server.state],
             )
 
 

@@ -72,6 +72,14 @@ class Beside(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Instead:
+    """A JSON page of an engine that has no metrics, and how it is read; None for what is not its own."""
+
+    path: str
+    read: Callable[[Any, float], Page | None]
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """A command line that serves a model: one of its first words matches `word`, and `verb` follows it."""
 
@@ -99,11 +107,13 @@ class Engine:
     door: Door | None = None
     beside: Callable[[], Beside] | None = None
     read_json: Callable[[bytes, float], Page | None] | None = None  # a metrics page that is JSON
+    instead: Instead | None = None
     paths: tuple[str, ...] = ()  # where its metrics are, if not at /metrics
     owner: str | None = None  # what /v1/models says owns a model
     processes: tuple[Process, ...] = ()
     port: int = 8000
     limit_options: tuple[str, ...] = ()  # of its command line: how many requests may run at once
+    prefix: str = ""  # of any metric of its own
     without_metrics: str = ""  # what to do, or know, where it answers and has no metrics
     silent_on: str = ""  # what it never tells, in words for the help
 

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from llmtop.contract.units import clean
+from llmtop.engines.numbers import plain_number
+from llmtop.engines.page_record import Page, RowSample
 from llmtop.engines.registry.entry import Door, Engine, counter, gauge, histogram, process
 
 VLLM_MLX = Engine(
@@ -20,4 +27,47 @@ VLLM_MLX = Engine(
     processes=(process(r"(^|/)vllm-mlx$", "serve"),),
     without_metrics="start it with --enable-metrics",
     silent_on="KV cache; its counters move when a request ends",
+)
+
+
+def _mlx_vlm(body: bytes, t: float) -> Page | None:
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    summary, server = (answer.get(name) for name in ("summary", "server")) if isinstance(answer, dict) else (None, None)
+    if not isinstance(summary, dict) or "in_flight" not in summary:
+        return None
+    server = server if isinstance(server, dict) else {}
+    gauges = {"running": summary.get("in_flight"), "max_model_len": server.get("effective_context_limit")}
+    counters = {
+        "prompt": summary.get("prompt_tokens_total"),
+        "generation": summary.get("completion_tokens_total"),
+        "requests": summary.get("requests_completed"),
+    }
+    model = server.get("loaded_model")
+    row = RowSample((clean(model) if isinstance(model, str) else "", "0"), _numbers(gauges), _numbers(counters))
+    return Page(t, MLX_VLM.name, (row,))
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: number for name, value in values.items() if (number := plain_number(value)) is not None}
+
+
+MLX_VLM = Engine(
+    "mlx-vlm",
+    "mlx-vlm",
+    read_json=_mlx_vlm,
+    paths=("/v1/metrics",),
+    processes=(process(r"mlx_vlm\.server$"), process(r"(^|/)mlx_vlm\.server$")),
+    port=8080,
+    silent_on="waiting, KV cache, latencies; its counters move when a request ends",
+)
+MLX_LM = Engine(
+    "mlx-lm",
+    "MLX",
+    processes=(process(r"(^|/)mlx_lm\.server$"), process(r"mlx_lm\.server$")),
+    port=8080,
+    without_metrics="it has no metrics: only a load test measures it",
+    silent_on="everything but its name",
 )

@@ -81,6 +81,7 @@ DYNAMO = Engine(
     model_label="model",
     row_labels=("dp_rank",),
     processes=(process(r"(^|/)dynamo-run$"), process(r"^dynamo\.frontend$")),
+    prefix="dynamo_",
     without_metrics="the engines of Dynamo answer on their own ports (DYN_SYSTEM_PORT)",
     silent_on="KV cache: its workers', on their own ports (DYN_SYSTEM_PORT)",
 )

@@ -91,6 +91,7 @@ TRTLLM = Engine(
         *histogram("e2e", "e2e_request_latency_seconds", match=("engine_type", ANY)),
         *histogram("queue", "request_queue_time_seconds", match=("engine_type", ANY)),
     ),
+    paths=(PROMETHEUS,),
     processes=(process(r"(^|/)trtllm-serve$"),),
     limit_options=("--max_batch_size", "--max-batch-size"),
     without_metrics="set return_perf_metrics and enable_iter_perf_stats in its configuration",
@@ -130,5 +131,7 @@ TRITON = Engine(
     model_label="model",
     processes=(process(r"(^|/)tritonserver$"),),
     port=8002,
+    prefix="nv_inference_",
+    without_metrics="no language model has been asked yet",
     silent_on="tokens: only requests are counted, so tok/s and time to first token stay –",
 )
