@@ -15,9 +15,10 @@ from fakes.snapshots import ALL, BUSY_SERVER, GIB, NOON, busy, data_parallel, ho
 from llmtop.contract.settings import Settings
 from llmtop.contract.snapshot import Device
 from llmtop.machine.sample import Dip, MachineSample, MemInfo
-from llmtop.ui.app import THEMES, LlmtopApp
+from llmtop.ui.app import LlmtopApp
 from llmtop.ui.screens.dashboard import DashboardScreen
 from llmtop.ui.source import Live
+from llmtop.ui.themes import THEMES
 from llmtop_widgets.linetable import LineTable
 
 SIZES = [(40, 12), (60, 20), (80, 24), (100, 30), (132, 43), (200, 50), (250, 80), (10, 3), (1, 1)]
@@ -74,7 +75,7 @@ async def test_every_theme_draws_every_page(theme: str) -> None:
             await s.press("escape")
 
 
-@pytest.mark.parametrize(("theme", "dark"), [("textual-dark", True), ("textual-light", False)])
+@pytest.mark.parametrize(("theme", "dark"), [("llmtop", True), ("llmtop-light", False)])
 async def test_light_and_dark_are_what_they_say(theme: str, dark: bool) -> None:
     async with session(theme=theme) as s:
         await s.push(busy())

@@ -11,8 +11,8 @@ from textual.command import CommandPalette
 
 from cranked_app import Session, session
 from fakes.snapshots import BUSY_SERVER, busy, three_servers
-from llmtop.ui.app import THEMES
 from llmtop.ui.keys import KEYS, Key
+from llmtop.ui.themes import THEMES
 from llmtop_widgets.statusbar import KeyBar
 
 Act = Callable[[], Awaitable[None]]

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from fakes.snapshots import ALL, BUSY_SERVER, GIB, busy, data_parallel, gh200, h200x8, idle, no_gpu, stale, unknown
-from llmtop.contract.snapshot import Latency, LatencySet, Quantile, ServerView, Snapshot
+from llmtop.contract.snapshot import Event, Finding, Latency, LatencySet, Node, Quantile, ServerView, Snapshot
 from llmtop.session.history import History
 from llmtop.ui.panels.frame import body, header, share_rows
 from llmtop.ui.panels.machine import pool_parts
+from llmtop.ui.panels.verdict import verdict_line
 from llmtop.ui.panels.view import Scales, View
 from llmtop_widgets.linewidget import STYLE_NAMES
 from llmtop_widgets.text import plain, width
@@ -35,7 +36,7 @@ CORE = {
     "E2EL": r"E2EL +10\.9 s +10\.7 s +11\.8 s +12\.1 s",
     "queue": r"queue +120 ms +<300 ms +900 ms +>2\.0 s",
     "state": "SERVING",
-    "limited by": "limited by SEQ_CAP",
+    "limited by": "BATCH IS FULL +24 of 30 pages +→ raise --max-num-seqs",
     "room": "room for 10 x 32,768",
     "preemptions": r"preempted +7\b",
     "prefix hit": "prefix hit 43 %",
@@ -154,13 +155,97 @@ def header_text(snapshot: Snapshot, cells: int) -> str:
     return plain(header(view_of(snapshot), cells))
 
 
-def test_the_evidence_of_a_limit_is_worth_more_than_its_words() -> None:
-    evidence = "no queue for 100 % of the last 30 s"
-    server = replace(BUSY_SERVER, limited_by="UNDERLOADED", limited_by_evidence=evidence)
-    snapshot = replace(busy(), servers=(server,), limited_by="UNDERLOADED")
-    for cells, words in ((80, ""), (120, "nothing: more users would fit  ")):
-        text = "\n".join(screen(view_of(snapshot), (cells, 24)))
-        assert f"limited by UNDERLOADED  {words}{evidence}" in text
+@pytest.mark.parametrize(
+    ("code", "evidence", "words"),
+    [
+        (
+            "UNDERLOADED",
+            "running 8 of 32, KV 61 %; nobody waited, some ran in 100 % of the last 30 s",
+            "● ROOM FOR 10 MORE  running 8 of 32, KV 61 %; nobody waited, some ran in 100 % of the last 30 s",
+        ),
+        (
+            "KV_PRESSURE",
+            "KV 98 %, waiting 3, preempted 5; 60 % of the last 30 s",
+            "● KV CACHE IS THE LIMIT  3 wait, 61 % used; KV 98 %, waiting 3, preempted 5; 60 % of the last 30 s"
+            "  → lower --max-model-len, or fewer users",
+        ),
+        (
+            "MIXED",
+            "up to 27 waiting, KV up to 5 %; a queue in 33 % of the last 29 s",
+            "● MIXED  a queue came and went (33 % of the last 29 s); up to 27 waiting, KV up to 5 %",
+        ),
+    ],
+)
+def test_the_verdict_says_what_limits_the_server_and_what_to_do(code: str, evidence: str, words: str) -> None:
+    waiting = 0 if code == "UNDERLOADED" else 3
+    server = replace(BUSY_SERVER, waiting=waiting, limited_by=code, limited_by_evidence=evidence)
+    view = view_of(replace(busy(), servers=(server,), limited_by=code))
+    assert plain(verdict_line(view, 180)).strip() == re.sub("  →", " →", words)
+    for cells in (40, 80, 120):
+        assert plain(verdict_line(view, cells)).startswith(words.partition("  ")[0])
+
+
+def test_where_there_is_no_room_the_advice_is_worth_more_than_half_the_evidence() -> None:
+    evidence = "KV 98 %, waiting 3, preempted 5; 60 % of the last 30 s"
+    server = replace(BUSY_SERVER, kv_usage=0.98, limited_by="KV_PRESSURE", limited_by_evidence=evidence)
+    said = plain(verdict_line(view_of(replace(busy(), servers=(server,))), 78))
+    assert said == "● KV CACHE FULL  3 wait, 98 % used → lower --max-model-len, or fewer users"
+
+
+def test_memory_that_runs_out_is_said_before_a_queue() -> None:
+    pool = replace(busy().pools[0], state="critical", reason="empty in 4 s")
+    text = plain(verdict_line(view_of(replace(busy(), pools=(pool,))), 180))
+    assert text.startswith("● MEMORY CRITICAL  23.3 of 119.6 GiB left, empty in 4 s →")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("down", "SERVER DOWN  connection refused"),
+        ("stale", "NO FRESH FIGURES"),
+        ("nothing", "NO SERVER"),
+        ("idle", "IDLE"),
+    ],
+)
+def test_the_verdict_names_the_state(name: str, words: str) -> None:
+    assert words in plain(verdict_line(view_of(ALL[name]()), 120))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=str)
+def test_the_headline_has_a_word_for_each_state(size: tuple[int, int]) -> None:
+    tight = replace(busy().pools[0], state="low")
+    server = replace(BUSY_SERVER, kv_usage=0.97)
+    rows = screen(view_of(replace(busy(), pools=(tight,), servers=(server,)), 30), size)
+    label = next(row for row in rows if "KV CACHE " in row and "HEADROOM" in row)
+    assert re.search(r"KV CACHE +FULL +HEADROOM +LOW +QUEUE +WAITING +TOK/S +OK", label)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
+def test_a_finding_is_not_cut_in_the_middle_of_its_advice(size: tuple[int, int]) -> None:
+    advice = "lower --gpu-memory-utilization or --max-num-seqs, or stop what else holds memory"
+    finding = Finding("memory:x", "warning", "GB10 unified: headroom 5.0 GiB", "tasks wait for memory " * 3, advice)
+    text = " ".join(" ".join(screen(view_of(replace(busy(), findings=(finding,))), size)).split())
+    assert advice in text
+
+
+def test_memory_of_another_machine_never_stands_beside_a_server() -> None:
+    nodes = (Node("spark-a"), Node("spark-b", local=False, state="down", reason="nothing is known of spark-b"))
+    server = replace(BUSY_SERVER, node="spark-b", local=False)
+    pool = replace(busy().pools[0], node="spark-a")
+    snapshot = replace(busy(), servers=(server,), pools=(pool,), nodes=nodes).beside(server)
+    text = "\n".join(screen(view_of(snapshot), (120, 40)))
+    assert "23.3" not in text
+    assert re.search(r"HEADROOM +–", text)
+    assert "nothing is known of spark-b" in text
+
+
+@pytest.mark.parametrize(("size", "there"), [((120, 50), True), ((200, 50), True), ((80, 24), False)], ids=str)
+def test_events_are_listed_newest_first_where_there_is_room(size: tuple[int, int], there: bool) -> None:
+    events = (Event(busy().time - 60, "restart", "gpt-oss-120b restarted"), Event(busy().time, "low_water", "new low"))
+    rows = screen(view_of(replace(busy(), events=events)), size)
+    found = [place for place, row in enumerate(rows) if "restarted" in row or "low-water   new low" in row]
+    assert bool(found) is there
+    assert not there or "new low" in rows[found[0]]
 
 
 def test_a_stale_server_keeps_its_numbers_and_says_their_age() -> None:

@@ -154,7 +154,7 @@ def test_a_long_number_shrinks_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "word", "style"), [("low", "LOW", "series3"), ("critical", "CRITICAL", "series6"), ("ok", None, "value")]
+    ("state", "word", "style"), [("low", "LOW", "low"), ("critical", "CRITICAL", "alarm"), ("ok", None, "value")]
 )
 def test_tight_memory_is_a_word_and_a_colour(state: str, word: str | None, style: str) -> None:
     pool = replace(UNIFIED_POOL, state=state)  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ def test_the_headroom_is_that_of_the_tightest_pool() -> None:
     assert digits(replace(busy(), pools=(pool,)))[3] == "420"
 
 
-@pytest.mark.parametrize(("usage", "style"), [(0.84, "value"), (0.85, "series3"), (0.95, "series6")])
+@pytest.mark.parametrize(("usage", "style"), [(0.84, "value"), (0.85, "low"), (0.95, "alarm")])
 def test_a_full_kv_cache_has_the_colour_of_the_dashboard(usage: float, style: str) -> None:
     assert figures(view_of(of_server(kv_usage=usage)))[2].style == style
 
@@ -243,7 +243,7 @@ async def test_a_new_peak_is_announced_on_every_page() -> None:
         await s.run(busy(), 31)
         faster = replace(of_server(rates=Rates(10.0, 140.0)), time=busy().time + 31)
         await s.push(faster)
-        assert "new peak 140 tok/s" in s.rows[-2]
+        assert "new peak 140 tok/s" in s.rows[1]
         await s.press("v")
         assert "new peak 140 tok/s" in s.rows[0]
         assert "new peak" not in s.rows[-1]

@@ -171,16 +171,16 @@ def test_a_clock_that_jumps_ahead_is_a_gap() -> None:
 
 def test_marks_fall_into_columns_and_leave_with_them() -> None:
     history = filled(snapshot(0), snapshot(1, marks=(MARK,)), snapshot(2), snapshot(3, marks=(RESTART,)))
-    assert history.mark_columns(1.0, 4) == [1, 3]
-    assert history.mark_columns(1.0, 2) == [1]
+    assert history.marks_in(1.0, 4)[0] == [1, 3]
+    assert history.marks_in(1.0, 2)[0] == [1]
     for second in range(4, 40):
         history.push(snapshot(second))
-    assert history.mark_columns(1.0, 10) == []
+    assert history.marks_in(1.0, 10)[0] == []
 
 
 def test_two_marks_in_one_column_are_one() -> None:
     history = filled(snapshot(0, marks=(MARK,)), snapshot(1, marks=(RESTART, MARK)))
-    assert history.mark_columns(10.0, 3) == [2]
+    assert history.marks_in(10.0, 3)[0] == [2]
 
 
 def test_marks_are_bounded() -> None:

@@ -20,6 +20,12 @@ class Glyphs:
     shade_free: str
     blocks: tuple[str, ...]
     """Nine levels of a chart cell, filled from the bottom: blank first, full last."""
+    halves: str
+    """The upper and the lower half of a cell; empty when the set has none."""
+    corners: str
+    """A full cell without its upper left, upper right, lower left, lower right quarter; empty when there are none."""
+    braille: bool
+    """Whether cells of two by four dots can be drawn."""
     zero: str
     """The foot of a chart column whose value is a true zero."""
     mark: str
@@ -65,6 +71,9 @@ UNICODE = Glyphs(
     shades=tuple("█▒▓▚▞"),
     shade_free="░",
     blocks=tuple(" ▁▂▃▄▅▆▇█"),
+    halves="▀▄",
+    corners="▟▙▜▛",
+    braille=True,
     zero="_",
     mark="│",
     threshold="┄",
@@ -108,6 +117,9 @@ ASCII = Glyphs(
     shades=tuple("#=%+o"),
     shade_free=".",
     blocks=tuple(" .:-=+*%#"),
+    halves="",
+    corners="",
+    braille=False,
     zero="_",
     mark="|",
     threshold="'",
@@ -142,8 +154,15 @@ ASCII = Glyphs(
     degree=" ",
 )
 
-ONE_CELL = frozenset("".join(map(chr, range(0x20, 0x7F)))).union(
-    *(value for glyphs in (UNICODE, ASCII) for field in fields(Glyphs) for value in getattr(glyphs, field.name))
+BRAILLE = 0x2800
+ONE_CELL = frozenset(map(chr, (*range(0x20, 0x7F), *range(BRAILLE, BRAILLE + 256)))).union(
+    *(
+        value
+        for glyphs in (UNICODE, ASCII)
+        for field in fields(Glyphs)
+        if field.name != "braille"
+        for value in getattr(glyphs, field.name)
+    )
 )
 """Characters of which it is known without a table that they take one cell: ASCII and what the widgets draw with."""
 

@@ -19,6 +19,7 @@ STYLE_NAMES = (
     "ok",
     "low",
     "critical",
+    "alarm",
     "info",
     "accent",
     "label",
@@ -61,25 +62,25 @@ class LineWidget(Widget):
         & > .line--ok { color: $text-success; }
         & > .line--low { color: $text-warning; text-style: bold; }
         & > .line--critical { color: $text-error; text-style: bold reverse; }
+        & > .line--alarm { color: $text-error; text-style: bold; }
         & > .line--info { color: $text-accent; }
         & > .line--accent { color: $text-accent; text-style: bold; }
         & > .line--label { color: $text-muted; }
-        & > .line--value { text-style: bold; }
         & > .line--title { color: $text-primary; text-style: bold; }
         & > .line--header { color: $text-muted; text-style: underline; }
         & > .line--selected { background: $block-cursor-background; color: $block-cursor-foreground; }
         & > .line--cursor { background: $boost; text-style: bold; }
         & > .line--key { color: $text-accent; text-style: bold; }
-        & > .line--bar { color: $success; }
+        & > .line--bar { color: $primary; }
         & > .line--track { color: $text-disabled; }
-        & > .line--mark { color: $text-error; }
+        & > .line--mark { color: $text-accent; }
         & > .line--threshold { color: $text-warning; }
         & > .line--axis { color: $text-disabled; }
-        & > .line--series1 { color: $text-success; }
-        & > .line--series2 { color: $text-primary; }
-        & > .line--series3 { color: $text-warning; }
-        & > .line--series4 { color: $text-accent; }
-        & > .line--series5 { color: $text-secondary; }
+        & > .line--series1 { color: $primary; }
+        & > .line--series2 { color: $primary; }
+        & > .line--series3 { color: $secondary; }
+        & > .line--series4 { color: $accent; }
+        & > .line--series5 { color: $secondary; }
         & > .line--series6 { color: $text-error; }
     }
     LineWidget:ansi {

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import groupby
 
 from llmtop_widgets import glyphs
-from llmtop_widgets.glyphs import Glyphs
-from llmtop_widgets.text import Line, Span, line
+from llmtop_widgets.glyphs import BRAILLE, Glyphs
+from llmtop_widgets.text import Line, Span, line, plain
+
+Bands = Sequence[tuple[float, str]]
 
 AXIS_LABEL_ROOM = 9
+LEAST_BANDED = 4
 AXIS_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 
 
@@ -25,13 +29,16 @@ def chart_lines(
     marks: Sequence[int] = (),
     threshold: float | None = None,
     mark_style: str = "mark",
+    labels: Sequence[str] = (),
+    bands: Bands = (),
 ) -> list[Line]:
     """Draw the last `width` values as `height` lines of `width` cells, lo at the bottom and hi at the top.
 
     `None` and NaN are gaps (blank); a value at or below `lo` shows the zero glyph, anything above it at
     least the lowest block; values beyond `hi` are cut off.  `marks` are indices into `values` where a
-    vertical line fills the blank cells; `threshold` draws a dotted line through blank cells.  A line has
-    at most three spans: only the newest mark has a style of its own.
+    vertical line fills the blank cells, `labels` their names where the top row has room; `threshold` draws a
+    dotted line through blank cells.  `bands` are (value, style) pairs: rows from that value up have that
+    style.  A line has at most three spans: only the newest mark has a style of its own.
     """
     glyph = glyphs.current()
     start = max(0, len(values) - width)
@@ -52,7 +59,107 @@ def chart_lines(
         rows[row] = rows[row].replace(" ", glyph.threshold)
     left = width - len(values)
     marked = sorted(left + index for index in marks if start <= index < len(values))
-    return [_with_marks(row, marked, style, mark_style) for row in reversed(rows)]
+    if labels and height > 2:
+        names = (text for index, text in zip(marks, labels, strict=True) if start <= index < len(values))
+        rows[-1] = _named(rows[-1], marked, names)
+    styles = row_styles(height, lo, hi, style, bands)
+    return [_with_marks(rows[y], marked, styles[y], mark_style) for y in reversed(range(height))]
+
+
+def row_styles(height: int, lo: float, hi: float, style: str, bands: Bands) -> list[str]:
+    """The style of each row from the bottom up: that of the highest band whose value lies in the row or below it.
+
+    In fewer than `LEAST_BANDED` rows a band would hold values far below its own.
+    """
+    styles = [style] * height
+    bands = bands if height >= LEAST_BANDED else ()
+    for value, own in sorted(bands):
+        first = max(0, int((value - lo) / (hi - lo) * height)) if hi > lo else height
+        styles[first:] = [own] * (height - min(first, height))
+    return styles
+
+
+def _named(row: str, marks: Sequence[int], names: Iterable[str]) -> str:
+    """A row with the name of each mark beside it, where nothing else stands."""
+    blank = (" ", glyphs.current().threshold)
+    cells = list(row)
+    for place, name in zip(marks, names, strict=True):
+        room = cells[place + 1 : place + 2 + len(name)]
+        if len(room) > len(name) and all(cell in blank for cell in room):
+            cells[place + 1 : place + 1 + len(name)] = name
+    return "".join(cells)
+
+
+def stacked_chart_lines(
+    lower: Sequence[float | None],
+    upper: Sequence[float | None],
+    *,
+    width: int,
+    height: int,
+    hi: float,
+    styles: tuple[str, str],
+) -> list[Line]:
+    """Draw two series on top of each other: `lower` in the first style, `upper` above it in the second.
+
+    Both are as long as the chart is wide; a cell in which both meet belongs to the one that fills more of it.
+    """
+    total = [None if a is None else a + (b or 0.0) for a, b in zip(lower, upper, strict=True)]
+    drawn = [plain(row) for row in chart_lines(total, width=width, height=height, hi=hi)]
+    levels = [0.0 if a is None or hi <= 0 else min(a, hi) / hi * height for a in lower]
+    above = [bool(b) for b in upper]
+    lines: list[Line] = []
+    for y, text in enumerate(drawn):
+        bottom = height - 1 - y
+        if not any(above):
+            lines.append((Span(text, styles[0]),))
+            continue
+        runs = groupby(range(len(text)), key=lambda x: above[x] and levels[x] < bottom + 0.5)
+        places = [(own, list(run)) for own, run in runs]
+        lines.append(tuple(Span(text[run[0] : run[-1] + 1], styles[own]) for own, run in places))
+    return lines
+
+
+def braille_lines(
+    series: Sequence[tuple[Sequence[float | None], str]], *, width: int, height: int, hi: float
+) -> list[Line]:
+    """Draw (values, style) series as lines of dots, a value to a column, on a scale from 0 to `hi`.
+
+    Where two lines meet in a cell, the later one gives it its style; a terminal without dots gets one sign a value.
+    """
+    glyph = glyphs.current()
+    bits: dict[tuple[int, int], int] = {}
+    owners: dict[tuple[int, int], str] = {}
+    for values, style in series:
+        before: int | None = None
+        for x, value in enumerate(values[-width:], max(0, width - len(values))):
+            level = None if value is None else min(4 * height - 1, int(max(0.0, value) / hi * (4 * height - 1) + 0.5))
+            if level is not None:
+                for dot, column in _dots(level if before is None else before, level):
+                    place = (height - 1 - dot // 4, x)
+                    bits[place] = bits.get(place, 0) | _DOTS[3 - dot % 4][column]
+                    owners[place] = style
+            before = level
+    lines: list[Line] = []
+    for y in range(height):
+        cells = [(_dot_sign(bits[y, x], glyph), owners[y, x]) if (y, x) in bits else (" ", "") for x in range(width)]
+        runs = groupby(cells, key=lambda cell: cell[1])
+        lines.append(tuple(Span("".join(text for text, _ in run), style) for style, run in runs))
+    return lines
+
+
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by row from the top, left and right
+
+
+def _dots(start: int, end: int) -> list[tuple[int, int]]:
+    """(level, left or right) of the dots that lead from one level to the next within a column."""
+    middle = (start + end) // 2
+    left = range(min(start, middle), max(start, middle) + 1)
+    right = range(min(middle, end), max(middle, end) + 1)
+    return [*((dot, 0) for dot in left), *((dot, 1) for dot in right)]
+
+
+def _dot_sign(bits: int, glyph: Glyphs) -> str:
+    return chr(BRAILLE + bits) if glyph.braille else glyph.bullet
 
 
 @lru_cache(maxsize=32)

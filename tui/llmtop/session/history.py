@@ -10,11 +10,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from llmtop.contract.snapshot import Mark, Pool, ServerView, Snapshot, State
+from llmtop.contract.snapshot import Event, Mark, Pool, ServerView, Snapshot, State
 
 STEPS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 COLUMNS = 260
 MARKS = 64
+EVENTS = 200
 Fold = Callable[[float, float], float]
 
 
@@ -81,6 +82,7 @@ _SERVER: Mapping[str, tuple[Fold, Callable[[ServerView], float | None]]] = {
     "generation": (newest, lambda s: s.rates.generation_tok_s),
     "prompt": (newest, lambda s: s.rates.prompt_tok_s),
     "ttft": (newest, lambda s: s.latency.ttft.mean_s),
+    "ttft_p50": (newest, lambda s: s.latency.ttft.p50.value_s if s.latency.ttft.p50 else None),
     "ttft_p95": (newest, lambda s: s.latency.ttft.p95.value_s if s.latency.ttft.p95 else None),
 }
 
@@ -99,6 +101,7 @@ class History:
     def __init__(self) -> None:
         self._series: dict[tuple[str, str], Series] = {}
         self.marks: deque[tuple[float, Mark]] = deque(maxlen=MARKS)
+        self.events: deque[Event] = deque(maxlen=EVENTS)
         self.peaks: dict[str, Peak] = {}
         self.now = 0.0
         self._shift = 0.0
@@ -110,6 +113,7 @@ class History:
             self._shift += self.now - t + 1e-3
             t = self.now + 1e-3
         self.now = t
+        self.events.extend(snapshot.events)
         self.marks.extend((t, mark) for mark in snapshot.marks)
         if any(mark.kind == "mark" for mark in snapshot.marks):
             self.peaks.clear()
@@ -143,11 +147,12 @@ class History:
         series = self._series.get((owner, name))
         return [None] * width if series is None else series.columns(step, self.now, width)
 
-    def mark_columns(self, step: float, width: int) -> list[int]:
-        """The columns of a chart in which marks fall."""
+    def marks_in(self, step: float, width: int) -> tuple[list[int], list[str]]:
+        """The columns of a chart in which marks fall, and the text of the last mark of each."""
         first = int(self.now // step) - width + 1
-        places = (int(t // step) - first for t, _ in self.marks)
-        return sorted({place for place in places if 0 <= place < width})
+        texts = {int(t // step) - first: mark.text for t, mark in self.marks}
+        places = sorted(place for place in texts if 0 <= place < width)
+        return places, [texts[place] for place in places]
 
 
 def pool_series(pool: Pool) -> str:

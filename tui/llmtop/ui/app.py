@@ -23,10 +23,10 @@ from llmtop.ui.screens.base import ViewScreen
 from llmtop.ui.screens.engines import EnginesScreen
 from llmtop.ui.screens.gpus import GpusScreen
 from llmtop.ui.session import Session
+from llmtop.ui.themes import THEMES
 from llmtop_widgets.linetable import LineTable
 from llmtop_widgets.statusbar import KeyBar
 
-THEMES = ("textual-dark", "textual-light", "tokyo-night", "solarized-light", "ansi-dark", "ansi-light")
 LEAST_LIST = (20, 8)
 INTERVALS_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 

@@ -32,8 +32,13 @@ _SHAPES: dict[str, tuple[Box, ...]] = {
     "│": ((0.45, 0, 0.1, 1),),
     **{chr(0x2580 + part): ((0, 1 - part / 8, 1, part / 8),) for part in range(1, 9)},
     **{chr(0x2590 - part): ((0, 0, part / 8, 1),) for part in range(1, 8)},
+    "▟": ((0.5, 0, 0.5, 0.5), (0, 0.5, 1, 0.5)),
+    "▙": ((0, 0, 0.5, 0.5), (0, 0.5, 1, 0.5)),
+    "▜": ((0, 0, 1, 0.5), (0.5, 0.5, 0.5, 0.5)),
+    "▛": ((0, 0, 1, 0.5), (0, 0.5, 0.5, 0.5)),
     **dict.fromkeys("░▒▓", (WHOLE,)),
 }
+_BRAILLE = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))  # column and row of each bit
 _SHADES = {"░": 0.25, "▒": 0.5, "▓": 0.75}
 
 
@@ -79,7 +84,7 @@ def _draw(
         shapes[paper].append(_path(x, y, segment.cell_length, WHOLE))
     words = list(segment.text)
     for start, character, times in _runs(segment.text):
-        boxes = _SHAPES.get(character)
+        boxes = _SHAPES.get(character) or _dots(character)
         if boxes is not None:
             left = x + Segment(segment.text[:start]).cell_length
             shade = _blend(paper, ink, _SHADES[character]) if character in _SHADES else ink
@@ -93,6 +98,14 @@ def _draw(
         texts.append(
             f'<text{bold} {place} lengthAdjust="spacingAndGlyphs" fill="{ink}">{escape(found.group(), False)}</text>'
         )
+
+
+def _dots(character: str) -> tuple[Box, ...] | None:
+    """The dots of a braille cell; fonts draw them too small for a line."""
+    bits = ord(character) - 0x2800
+    if not 0 <= bits < 256:
+        return None
+    return tuple((x / 2 + 0.1, y / 4 + 0.05, 0.3, 0.15) for bit, (x, y) in enumerate(_BRAILLE) if bits >> bit & 1)
 
 
 def _runs(text: str) -> Iterator[tuple[int, str, int]]:

@@ -24,6 +24,7 @@ from llmtop.ui.screens.base import ViewScreen
 from llmtop.ui.screens.dashboard import DashboardScreen
 from llmtop.ui.source import Source
 from llmtop.ui.terminal.driver import RepaintingApp
+from llmtop.ui.themes import OWN, THEMES
 
 if TYPE_CHECKING:
     from llmtop.ui.load_state import LoadControl
@@ -47,6 +48,9 @@ class Session(RepaintingApp[None]):
     ) -> None:
         """`off`: actions that are not for whoever sits here."""
         super().__init__(ansi_color=ansi)
+        for theme in OWN:
+            self.register_theme(theme)
+        self.theme = settings.theme if settings.theme in self.available_themes else THEMES[0]
         self.animation_level = "none"
         self.settings = settings
         self.inbox: deque[Snapshot] = deque()
@@ -78,8 +82,6 @@ class Session(RepaintingApp[None]):
 
     def on_mount(self) -> None:
         """First frame at once, then the data."""
-        if self.settings.theme:
-            self.theme = self.settings.theme
         self.call_after_refresh(self.show_view)
         self._catch_signals()
         # the frame goes out first: what the poller imports and reads would hold it up

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from llmtop.contract.snapshot import Finding, Latency, Pool, ServerView, State
+from llmtop.contract.snapshot import Latency, Pool, ServerView, State
 from llmtop.contract.units import UNKNOWN, count, duration, gib, percent, rate
 from llmtop.engines.registry import engine_text
+from llmtop.ui.panels.events import engines_panel, events_panel
+from llmtop.ui.panels.headline import strip_lines
 from llmtop.ui.panels.machine import gpu_panel, memory_panel, tightest_pool
-from llmtop.ui.panels.server import kv_panel, latency_panel, quantile_span, queue_panel, throughput_panel
+from llmtop.ui.panels.server import KV_THRESHOLDS, kv_panel, latency_panel, quantile_span, queue_panel, throughput_panel
+from llmtop.ui.panels.verdict import finding_lines, verdict_line
 from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, pair
-from llmtop_widgets import glyphs
 from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, beside, crop, fit, line, spread, text_width, width
 
 Panel = Callable[[View, int, int], list[Line]]
-LEVEL_WORDS = {"critical": ("CRITICAL", "critical"), "warning": ("LOW", "low"), "info": ("NOTE", "info")}
 GAP = 2
 MARGIN = Span(" ")
 LABEL = 9
 WIDE, MEDIUM = 150, 72
 ROWS_WIDE: Sequence[tuple[Panel, ...]] = (
-    (kv_panel, memory_panel, gpu_panel),
-    (throughput_panel, queue_panel, latency_panel),
+    (kv_panel, memory_panel, queue_panel),
+    (throughput_panel, latency_panel, gpu_panel),
 )
 ROWS_MEDIUM: Sequence[tuple[Panel, ...]] = (
     (kv_panel, memory_panel),
@@ -36,7 +37,11 @@ LEAST: dict[Panel, int] = {
     throughput_panel: 4,
     latency_panel: 6,
     gpu_panel: 4,
+    events_panel: 7,
+    engines_panel: 7,
 }
+ROWS_LEAST = 16  # below: a line per figure
+TALL_ROWS, TALL_CELLS = 30, 96  # from here on the headline figures are three rows high
 
 
 def header(view: View, cells: int) -> Line:
@@ -76,45 +81,73 @@ def _address(server: ServerView) -> str:
 
 
 def body(view: View, cells: int, rows: int) -> list[Line]:
-    """Everything between header and key bar, arranged for `cells` x `rows`."""
-    inner, rows = cells - 2, max(0, rows)
-    foot = footer_lines(view, inner, max(1, rows // 6))[:rows]
-    room = rows - len(foot)
-    if cells < MEDIUM or room < 12:
-        lines = _compact(view, inner, room)
+    """Everything between header and key bar, arranged for `cells` x `rows`: the answer, the figures, the evidence."""
+    inner, rows = max(0, cells - 2), max(0, rows)
+    head = [_verdict_row(view, inner)]
+    if cells < MEDIUM or rows < ROWS_LEAST:
+        foot = footer_lines(view, inner, 1 if rows >= 8 else 0)
+        lines = [*head, *_compact(view, inner, max(0, rows - 1 - len(foot)))]
     else:
-        lines = _grid(view, inner, room, ROWS_WIDE if cells >= WIDE else ROWS_MEDIUM)
-    lines = lines[:room] + [()] * (room - len(lines))
-    return [fit((MARGIN, *content), cells) for content in (*lines, *foot)]
+        foot = footer_lines(view, inner, max(2, rows // 8))
+        head += _strip(view, inner, rows)
+        lines = head + _grid(view, inner, rows - len(head) - len(foot), _layout(cells, rows))
+    room = max(0, rows - len(foot))
+    lines = (lines[:room] + [()] * (room - len(lines)) + foot)[:rows]
+    return [fit((MARGIN, *content), cells) for content in lines]
+
+
+def _strip(view: View, cells: int, rows: int) -> list[Line]:
+    """The headline figures, tall where there is room, between blank lines where there is more."""
+    if rows < TALL_ROWS or cells < TALL_CELLS:
+        return [*strip_lines(view, cells, False), ()]
+    return [(), *strip_lines(view, cells, True), ()]
+
+
+def _layout(cells: int, rows: int) -> Sequence[tuple[Panel, ...]]:
+    if cells >= WIDE:
+        return (*ROWS_WIDE, (events_panel, engines_panel)) if rows >= 36 else ROWS_WIDE
+    return (*ROWS_MEDIUM, (events_panel,)) if rows >= 44 else ROWS_MEDIUM
+
+
+def _verdict_row(view: View, cells: int) -> Line:
+    """What limits the server and what to do; the answer to a key goes before the rest of it."""
+    if view.note:
+        note = crop(line(Span(view.note, "info")), cells)
+        return spread(crop(verdict_line(view, cells), max(0, cells - width(note) - 2)), note, cells)
+    return verdict_line(view, cells)
 
 
 def _grid(view: View, cells: int, rows: int, layout: Sequence[tuple[Panel, ...]]) -> list[Line]:
-    heights = share_rows([max(LEAST[panel] for panel in row) for row in layout], rows)
+    grows = [row[0] is not events_panel for row in layout]
+    heights = share_rows([max(LEAST[panel] for panel in row) for row in layout], rows, grows)
     lines: list[Line] = []
     for row, height in zip(layout, heights, strict=True):
         column = (cells - GAP * (len(row) - 1)) // len(row)
-        blank = 1 if height > max(LEAST[panel] for panel in row) else 0
+        blank = 1 if height > max(LEAST[panel] for panel in row) + 1 else 0
         blocks = [(panel(view, column, height - blank), column) for panel in row]
         drawn = beside(blocks, GAP)
         lines += drawn + [()] * (height - len(drawn))
     return lines
 
 
-def share_rows(least: Sequence[int], rows: int) -> list[int]:
-    """Heights that add up to `rows`: the least each, the rest evenly from the top; too few: the last give way."""
+def share_rows(least: Sequence[int], rows: int, grows: Sequence[bool] | None = None) -> list[int]:
+    """Heights that add up to `rows`: the least each, the rest evenly from the top among those that grow.
+
+    Too few rows: the highest of the last give way.
+    """
     heights = list(least)
     while sum(heights) > rows and any(height > 2 for height in heights):
         heights[max(range(len(heights)), key=lambda i: (heights[i], i))] -= 1
-    spare = rows - sum(heights)
-    for place in range(max(0, spare)):
-        heights[place % len(heights)] += 1
+    growing = [place for place in range(len(heights)) if grows is None or grows[place]]
+    for place in range(max(0, rows - sum(heights))):
+        heights[growing[place % len(growing)]] += 1
     return heights
 
 
 def _compact(view: View, cells: int, rows: int) -> list[Line]:
     """The core numbers for a small terminal, the most important first."""
     server = view.server or ServerView("")
-    gauge = gauge_line(server.kv_usage, max(4, cells - LABEL - 8), "series1")
+    gauge = gauge_line(server.kv_usage, max(4, cells - LABEL - 8), thresholds=KV_THRESHOLDS)
     kv = _row("KV", *gauge, Span(f"{percent(server.kv_usage):>8}", view.value))
     waiting = Span(count(server.waiting), "low" if server.waiting else view.value)
     lines = [
@@ -158,45 +191,17 @@ def _compact_latency(label: str, figures: Latency, view: View) -> Line:
     return _row(label, Span("p50", "label"), p50, Span("  p95", "label"), p95)
 
 
-def footer_lines(view: View, cells: int, findings_shown: int) -> list[Line]:
-    """What limits the server, then the worst findings; nothing below when all is well."""
-    lines = [_limit_line(view, cells)]
+def footer_lines(view: View, cells: int, most: int) -> list[Line]:
+    """The worst findings in at most `most` lines, what does not fit counted; nothing when all is well."""
     findings = list(view.snapshot.findings) if view.snapshot else []
-    shown = findings[: max(1, findings_shown)]
-    lines += [_finding_line(finding, cells) for finding in shown]
-    if len(findings) > len(shown):
-        more = line(Span(f" +{len(findings) - len(shown)}", "label"))
-        lines[-1] = pair(crop(lines[-1], cells - 5), more, cells)
+    lines: list[Line] = []
+    for place, finding in enumerate(findings):
+        left = most - len(lines)
+        if left < 1:
+            if not lines:
+                break
+            more = line(Span(f" +{len(findings) - place}", "label"))
+            lines[-1] = pair(crop(lines[-1], cells - 5), more, cells)
+            break
+        lines += finding_lines(finding, cells, left)
     return lines
-
-
-def _limit_line(view: View, cells: int) -> Line:
-    server = view.server
-    code = server.limited_by if server else None
-    words = {
-        "KV_PRESSURE": "the KV cache",
-        "SEQ_CAP": "the batch size",
-        "DEFERRED": "deferred requests",
-        "MIXED": "a queue that came and went",
-        "UNDERLOADED": "nothing: more users would fit",
-    }
-    style = "ok" if code == "UNDERLOADED" else "low" if code else "dim"
-    left = line(Span("limited by ", "label"), Span(code or UNKNOWN, style))
-    if server and code:
-        evidence = Span(f"  {server.limited_by_evidence or ''}", "dim")
-        full = (*left, Span(f"  {words.get(code, '')}"), evidence)
-        left = full if width(full) <= cells else (*left, evidence)  # figures are worth more than words
-    if view.note:  # the answer to a key goes before what the line says anyway
-        return spread(left, line(Span(view.note, "info")), cells)
-    return pair(crop(left, cells), line(Span(f"charts {view.step_s:g} s/column", "dim")), cells)
-
-
-def _finding_line(finding: Finding, cells: int) -> Line:
-    word, style = LEVEL_WORDS[finding.level]
-    arrow = glyphs.current().arrow_right
-    spans = [Span(f" {word} ", style), Span(f" {finding.text}", "bold")]
-    if finding.evidence:
-        spans.append(Span(f"  {finding.evidence}", "dim"))
-    if finding.advice:
-        spans.append(Span(f"  {arrow} {finding.advice}", ""))
-    return crop(tuple(spans), cells)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import textwrap
 import time
 from collections.abc import Sequence
 
 from llmtop.contract.snapshot import Device, Host, Pool, ServerView, Snapshot
 from llmtop.contract.units import UNKNOWN, gib
 from llmtop.session.history import pool_series
-from llmtop.ui.panels.view import LEVEL_STYLE, View, chart, fact, heading, pair
+from llmtop.ui.panels.view import LEVEL_STYLE, Plot, View, chart, chart_of, fact, heading, pair
 from llmtop_widgets.stackedbar import shade, stacked_line
-from llmtop_widgets.text import Line, Span, line, spread, width
+from llmtop_widgets.text import Line, Span, line, spread, width, wrap
 
 PARTS = ("series1", "series3", "series4", "axis")
+BAND = {"low": "low", "critical": "alarm"}
 Part = tuple[str, float, str]
 
 
@@ -31,10 +31,7 @@ def memory_panel(view: View, cells: int, rows: int) -> list[Line]:
         if place:
             lines.append(heading("", cells, pool.name))
         lines += _pool_lines(pool, view, cells)
-    owner = pool_series(tight)
-    left = rows - len(lines)
-    top = float(tight.total_bytes or 1)
-    return [*lines, *chart(view, owner, "headroom", cells, left, scale=gib_scale, hi=top, style="series2")][:rows]
+    return [*lines, *_used_chart(view, tight, cells, rows - len(lines))][:rows]
 
 
 def _unknown_machine(title: str, view: View, cells: int) -> list[Line]:
@@ -43,13 +40,27 @@ def _unknown_machine(title: str, view: View, cells: int) -> list[Line]:
     if node is None or node.state == "ok":
         return []
     why = (node.reason or "") if title == "Memory" else "not known here"
-    words = [line(Span(row, "dim")) for row in textwrap.wrap(why, max(1, cells))]
+    words = [line(Span(row, "dim")) for row in wrap(why, max(1, cells))]
     return [heading(title, cells, node.name), line(Span(UNKNOWN, "bold")), *words]
 
 
 def _place(view: View, node: str | None) -> str:
     """The name of a machine that is not the server's."""
     return f"this machine, {node}: " if view.server is not None and node != view.server.node else ""
+
+
+def _used_chart(view: View, pool: Pool, cells: int, rows: int) -> list[Line]:
+    """What is taken of the pool over time: headroom is the gap above, the low-water mark a line."""
+    total = float(pool.total_bytes or 1)
+
+    def used(columns: int) -> list[float | None]:
+        free = view.history.columns(pool_series(pool), "headroom", view.step_s, columns)
+        return [None if value is None else max(0.0, total - value) for value in free]
+
+    least = None if pool.low_water_bytes is None else total - pool.low_water_bytes
+    title = "taken, GiB; the gap above is headroom"
+    plot = Plot(title, gib_scale, hi=total, threshold=least, style=BAND.get(pool.state or "", "series1"))
+    return chart_of(view, pool_series(pool), used, cells, rows, plot)
 
 
 def _device_pools(snapshot: Snapshot | None) -> list[Pool]:
@@ -161,9 +172,11 @@ def _gpu_charts(device: Device, view: View, cells: int, rows: int) -> list[Line]
     owner = device.uuid or str(device.index)
     both = rows >= 8 and device.power_w is not None
     upper = rows // 2 if both else rows
-    drawn = chart(view, owner, "util", cells, upper, scale=_percent_scale, hi=100.0, style="series5", axis=not both)
+    drawn = chart(view, owner, "util", cells, upper, Plot("utilisation", _percent_scale, hi=100.0, axis=not both))
     if both:
-        drawn += chart(view, owner, "power", cells, rows - upper, scale=_watt_scale, minimum=50.0, style="series4")
+        limit = device.power_limit_w
+        plot = Plot("power", _watt_scale, minimum=50.0, hi=limit)
+        drawn += chart(view, owner, "power", cells, rows - upper, plot)
     return drawn
 
 

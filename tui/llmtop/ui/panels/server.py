@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from llmtop.contract.snapshot import Latency, LatencySet, Quantile, ServerView
 from llmtop.contract.units import UNKNOWN, count, duration, hit_text, percent, rate, seconds, si
-from llmtop.ui.panels.view import View, chart, fact, heading, pair
+from llmtop.ui.panels.view import Plot, View, chart, extremes, fact, framed, heading, pair, plot_size
 from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, fit_text, line
+from llmtop_widgets.timechart import braille_lines, stacked_chart_lines
 
-KV_THRESHOLDS = ((0.85, "low"), (0.95, "critical"))
+KV_FULL = 0.95
+KV_THRESHOLDS = ((0.85, "low"), (0.95, "alarm"))
 
 
 def kv_panel(view: View, cells: int, rows: int) -> list[Line]:
@@ -20,15 +22,13 @@ def kv_panel(view: View, cells: int, rows: int) -> list[Line]:
         _kv_gauge(view, server, cells),
         *_kv_facts(view, server, cells),
     ]
-    used = 0.95 if server.kv_usage is not None else None
-    return _with_chart(
-        lines, chart(view, server.url, "kv", cells, rows - len(lines), scale=share, hi=1.0, threshold=used), rows
-    )
+    plot = Plot("used; from 95 % on requests wait", share, hi=1.0, threshold=KV_FULL, bands=KV_THRESHOLDS)
+    return _with_chart(lines, chart(view, server.url, "kv", cells, rows - len(lines), plot), rows)
 
 
 def _kv_gauge(view: View, server: ServerView, cells: int) -> Line:
     label = fit_text(percent(server.kv_usage), 8, "right")
-    style = "dim" if view.value == "dim" else "series1"
+    style = "dim" if view.value == "dim" else "bar"
     gauge = gauge_line(server.kv_usage, cells - 8, style, thresholds=() if style == "dim" else KV_THRESHOLDS)
     return (*gauge, Span(label, view.value))
 
@@ -63,14 +63,22 @@ def queue_panel(view: View, cells: int, rows: int) -> list[Line]:
         heading("Queue", cells, _queue_note(server)),
         pair(fact("running", count(server.running), view.value, cap), waiting, cells),
     ]
-    left = rows - len(lines)
-    upper = left - left // 2 if left >= 4 else left
-    charts = chart(
-        view, server.url, "running", cells, upper if left < 4 else left // 2, scale=si, minimum=4.0, axis=False
-    )
-    if left >= 4:
-        charts += chart(view, server.url, "waiting", cells, upper, scale=si, minimum=4.0, style="series3")
-    return _with_chart(lines, charts, rows)
+    return _with_chart(lines, _queue_chart(view, server.url, cells, rows - len(lines)), rows)
+
+
+def _queue_chart(view: View, url: str, cells: int, rows: int) -> list[Line]:
+    """Who runs and, on top, who waits, on one axis."""
+    if rows < 1:
+        return []
+    columns, height = plot_size(cells, rows)
+    running = view.history.columns(url, "running", view.step_s, columns)
+    waiting = view.history.columns(url, "waiting", view.step_s, columns)
+    both = [None if a is None else a + (b or 0.0) for a, b in zip(running, waiting, strict=True)]
+    top = view.scales.top(f"{url}/queue", both, 4.0)
+    drawn = stacked_chart_lines(running, waiting, width=columns, height=height, hi=top, styles=("series1", "low"))
+    most = max((value for value in waiting if value is not None), default=None)
+    right = f"max {extremes(both, si)[4:]}, waiting {count(most)}"
+    return framed(drawn, "requests: running, waiting on top", right, (si(top), "0"), view, cells, rows)
 
 
 def _queue_note(server: ServerView) -> str:
@@ -102,8 +110,8 @@ def throughput_panel(view: View, cells: int, rows: int) -> list[Line]:
         done = fact("requests", rate(rates.requests_s), view.value, "/s")
         extra = _extra(server, view, peak.value if peak else None)
         lines.append(pair(done, extra, cells))
-    drawn = chart(view, server.url, "generation", cells, rows - len(lines), scale=si, minimum=10.0, style="series2")
-    return _with_chart(lines, drawn, rows)
+    plot = Plot("generated tok/s", si, minimum=10.0, labels=True)
+    return _with_chart(lines, chart(view, server.url, "generation", cells, rows - len(lines), plot), rows)
 
 
 def _speed(label: str, value: float | None, view: View) -> Line:
@@ -135,10 +143,20 @@ def latency_panel(view: View, cells: int, rows: int) -> list[Line]:
     ]
     shown = [row for row in LATENCIES if not (row[1] == "tpot" and rows < 7) and not (row[1] == "queue" and rows < 6)]
     lines += [_latency_row(label, _of(latency, name), view, wide, server) for label, name in shown]
-    left = rows - len(lines)
-    if left >= 3:
-        lines += chart(view, server.url, "ttft", cells, left, scale=short_seconds, minimum=0.1, style="series4")
-    return lines[:rows]
+    return [*lines, *_latency_chart(view, server.url, cells, rows - len(lines))][:rows]
+
+
+def _latency_chart(view: View, url: str, cells: int, rows: int) -> list[Line]:
+    """TTFT p50 and p95 as lines."""
+    if rows < 3:
+        return []
+    columns, height = plot_size(cells, rows)
+    p50 = view.history.columns(url, "ttft_p50", view.step_s, columns)
+    p95 = view.history.columns(url, "ttft_p95", view.step_s, columns)
+    top = view.scales.top(f"{url}/ttft", [*p50, *p95], 0.1)
+    drawn = braille_lines(((p50, "series2"), (p95, "series4")), width=columns, height=height, hi=top)
+    right = f"max {short_seconds(found)}" if (found := max((v for v in p95 if v is not None), default=None)) else ""
+    return framed(drawn, "TTFT p50, above it p95", right, (short_seconds(top), "0"), view, cells, rows)
 
 
 def _of(latency: LatencySet, name: str) -> Latency:
@@ -177,4 +195,4 @@ def share(value: float) -> str:
 
 def short_seconds(value: float) -> str:
     """The scale of a latency."""
-    return f"{value:g} s" if value >= 1 or value == 0 else f"{value * 1000:.0f}ms"
+    return f"{value:.3g} s" if value >= 1 or value == 0 else f"{value * 1000:.0f}ms"

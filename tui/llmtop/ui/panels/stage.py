@@ -9,14 +9,15 @@ from llmtop.contract.snapshot import Pool, ServerView
 from llmtop.contract.units import UNKNOWN, count, si
 from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.server import KV_THRESHOLDS
-from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, chart
+from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, Plot, View, chart
 from llmtop_widgets.bigtext import FONT_ROWS, big_lines, big_width
 from llmtop_widgets.text import Line, Span, beside, crop, fit, line, plain, spread, width
 
 LEAST_CELLS, LEAST_ROWS = 44, 14  # below: a line per figure
 GAP = 4
+SPEED = Plot("generated tok/s", si, minimum=10.0)
 CHART_ROWS = 4  # three for the curve, one for the time axis
-BIG = {"low": "series3", "critical": "series6"}  # "critical" is reverse video, which digits cannot wear
+BIG = {"low": "low", "critical": "alarm"}  # "critical" is reverse video, which digits cannot wear
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def _full(view: View, moment: str | None, cells: int, rows: int) -> list[Line]:
     lines = [*head, *_digits(shown, grid, cells), *([()] * (1 + airy))]
     owner = view.server.url if view.server else ""
     height = rows - len(lines)
-    lines += chart(view, owner, "generation", cells, height, scale=si, minimum=10.0, style="series2")
+    lines += chart(view, owner, "generation", cells, height, SPEED)
     return _with_note(lines, view, moment, cells, rows)
 
 
@@ -109,7 +110,7 @@ def figures(view: View) -> tuple[Figure, ...]:
     """Speed, users, KV cache, headroom: the server's as far as it is known, the tightest memory pool's."""
     server, pool = view.server or ServerView(""), tightest_pool(view.snapshot)
     usual = view.value
-    speed = "dim" if usual == "dim" else "series2"
+    speed = usual
     waiting = line(Span(f"+{count(server.waiting)} waiting", "low")) if server.waiting else ()
     return (
         Figure("tokens per second", _speed(server.rates.generation_tok_s), "888", speed),
@@ -129,7 +130,7 @@ def _headroom(pool: Pool | None) -> Figure:
 
 def _kv_style(usage: float | None, usual: str) -> str:
     levels = [style for limit, style in KV_THRESHOLDS if usage is not None and usage >= limit]
-    return usual if usual == "dim" or not levels else BIG[levels[-1]]
+    return usual if usual == "dim" or not levels else levels[-1]
 
 
 def _whole(value: float | None) -> str:
@@ -209,5 +210,5 @@ def _compact(view: View, moment: str | None, cells: int, rows: int) -> list[Line
     owner = view.server.url if view.server else ""
     height = rows - len(lines) - 1
     if height >= 2:
-        lines += [(), *chart(view, owner, "generation", cells, height, scale=si, minimum=10.0, style="series2")]
+        lines += [(), *chart(view, owner, "generation", cells, height, SPEED)]
     return _with_note(lines, view, moment, cells, rows)

@@ -9,7 +9,7 @@ from llmtop.contract.snapshot import ServerView, Snapshot, State
 from llmtop.session.history import History
 from llmtop_widgets import glyphs
 from llmtop_widgets.text import Line, Span, crop, line, spread, text_width, width
-from llmtop_widgets.timechart import ScaleKeeper, chart_lines, time_axis_line
+from llmtop_widgets.timechart import Bands, ScaleKeeper, chart_lines, time_axis_line
 
 LEVEL_STYLE = {"ok": "ok", "low": "low", "critical": "critical"}
 STATE_STYLE = {
@@ -90,46 +90,97 @@ def fact(label: str, value: str, style: str, unit: str = "") -> Line:
 
 
 GUTTER = 6
+TITLED = 4  # rows from which a chart has a title and its time axis
 
 
-def chart(
-    view: View,
-    owner: str,
-    name: str,
-    cells: int,
-    rows: int,
-    *,
-    scale: Callable[[float], str],
-    hi: float | None = None,
-    minimum: float = 1.0,
-    style: str = "series1",
-    threshold: float | None = None,
-    axis: bool = True,
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """How a figure is drawn over time: its title with the unit, its scale, its thresholds as (value, style)."""
+
+    title: str
+    scale: Callable[[float], str]
+    hi: float | None = None
+    minimum: float = 1.0
+    style: str = "series1"
+    bands: Bands = ()
+    threshold: float | None = None
+    axis: bool = True
+    labels: bool = False  # whether marks are named
+
+
+def chart(view: View, owner: str, name: str, cells: int, rows: int, plot: Plot) -> list[Line]:
+    """The past of a series in `rows` rows."""
+
+    def read(columns: int) -> list[float | None]:
+        return view.history.columns(owner, name, view.step_s, columns)
+
+    return chart_of(view, f"{owner}/{name}", read, cells, rows, plot)
+
+
+def chart_of(
+    view: View, key: str, read: Callable[[int], Sequence[float | None]], cells: int, rows: int, plot: Plot
 ) -> list[Line]:
-    """The past of a series in `rows` rows: its scale at the left, the time axis in the last row when there is room."""
+    """The values of `read(columns)` in `rows` rows: title with the largest value, scale, time axis."""
     if rows < 1:
         return []
-    with_axis = axis and rows >= 3
-    plot = rows - with_axis
-    gutter = GUTTER if plot >= 2 and cells >= 32 else 0
-    columns = cells - gutter
-    values = view.history.columns(owner, name, view.step_s, columns)
-    top = view.scales.top(f"{owner}/{name}", values, minimum) if hi is None else hi
+    columns, height, _ = _shape(cells, rows, plot.axis)
+    values = read(columns)
+    top = view.scales.top(key, values, plot.minimum) if plot.hi is None else plot.hi
+    places, names = view.history.marks_in(view.step_s, columns)
     lines = chart_lines(
         values,
         width=columns,
-        height=plot,
+        height=height,
         hi=top,
-        style=style,
-        marks=view.history.mark_columns(view.step_s, columns),
-        threshold=threshold,
+        style=plot.style,
+        marks=places,
+        labels=names if plot.labels else (),
+        threshold=plot.threshold,
+        bands=plot.bands,
     )
-    if with_axis:
-        lines.append(time_axis_line(columns, view.step_s))
-    if not gutter:
-        return lines
-    labels = {0: scale(top), plot - 1: scale(0.0)}
-    return [(Span(f"{labels.get(row, ''):>{gutter - 1}} ", "axis"), *content) for row, content in enumerate(lines)]
+    ends = (plot.scale(top), plot.scale(0.0))
+    return framed(lines, plot.title, extremes(values, plot.scale), ends, view, cells, rows, plot.axis)
+
+
+def _shape(cells: int, rows: int, axis: bool = True) -> tuple[int, int, int]:
+    """(columns, height, gutter) of the plot of a chart in so many cells and rows."""
+    height = rows - (rows >= TITLED) - (axis and rows >= TITLED)
+    gutter = GUTTER if height >= 2 and cells >= 32 else 0
+    return cells - gutter, height, gutter
+
+
+def plot_size(cells: int, rows: int) -> tuple[int, int]:
+    """(columns, height) that a chart has for its values."""
+    return _shape(cells, rows)[:2]
+
+
+def framed(
+    lines: Sequence[Line],
+    title: str,
+    right: str,
+    ends: tuple[str, str],
+    view: View,
+    cells: int,
+    rows: int,
+    axis: bool = True,
+) -> list[Line]:
+    """A plot with its title, the ends of its scale at the left, the time axis below: as much as there is room for."""
+    columns, height, gutter = _shape(cells, rows, axis)
+    drawn = list(lines)
+    if gutter:
+        labels = {0: ends[0], height - 1: ends[1]}
+        drawn = [(Span(f"{labels.get(row, ''):>{gutter - 1}} ", "axis"), *content) for row, content in enumerate(drawn)]
+    if rows < TITLED:
+        return drawn
+    head = [spread(line(Span(title, "label")), line(Span(right, "label")), cells)]
+    foot = [(Span(" " * gutter), *time_axis_line(columns, view.step_s))] if axis else []
+    return [*head, *drawn, *foot]
+
+
+def extremes(values: Sequence[float | None], scale: Callable[[float], str]) -> str:
+    """The largest value of the columns shown; the newest is the figure beside the chart."""
+    known = [value for value in values if value is not None]
+    return f"max {scale(max(known))}" if known else ""
 
 
 def asciify(content: Line) -> Line:

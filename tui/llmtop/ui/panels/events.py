@@ -1,0 +1,81 @@
+"""What happened, with times, and a row per engine: for screens that have room for more than the present."""
+
+from __future__ import annotations
+
+import time
+
+from llmtop.contract.snapshot import EngineRow, Event, ServerView
+from llmtop.contract.units import count, percent, rate
+from llmtop.ui.panels.headline import kv_state
+from llmtop.ui.panels.view import STATE_STYLE, View, heading
+from llmtop_widgets.gauge import gauge_line
+from llmtop_widgets.text import Line, Span, crop, line
+
+KIND_STYLE = {
+    "preemptions": "low",
+    "restart": "low",
+    "low_water": "low",
+    "finding": "low",
+    "cleared": "ok",
+    "state": "info",
+    "level": "info",
+    "mark": "info",
+}
+
+
+def events_panel(view: View, cells: int, rows: int) -> list[Line]:
+    """The newest events first."""
+    shown = list(view.history.events)[-max(0, rows - 1) :][::-1]
+    lines = [_event_line(event, cells) for event in shown]
+    return [heading("Events", cells), *(lines or [line(Span("nothing has happened yet", "dim"))])][:rows]
+
+
+def _event_line(event: Event, cells: int) -> Line:
+    when = time.strftime("%H:%M:%S", time.localtime(event.time))
+    kind = event.kind.replace("_", "-")
+    return crop(
+        line(Span(f"{when}  ", "label"), Span(f"{kind:<12}", KIND_STYLE.get(event.kind, "label")), Span(event.text)),
+        cells,
+    )
+
+
+def engines_panel(view: View, cells: int, rows: int) -> list[Line]:
+    """A row per engine of the selected server, or per server where it has only one."""
+    server = view.server
+    engines = server.engines if server is not None else ()
+    servers = view.snapshot.servers if view.snapshot else ()
+    if len(engines) > 1 or len(servers) < 2:
+        lines = [_engine_line(row, cells) for row in engines]
+        title, number = "Engines", len(engines)
+    else:
+        lines = [_server_line(row, cells) for row in servers]
+        title, number = "Servers", len(servers)
+    more = f"{number}, e shows all" if number > rows - 1 else ""
+    return [heading(title, cells, more), *lines][:rows]
+
+
+def _engine_line(row: EngineRow, cells: int) -> Line:
+    return _row(f"{row.engine}", row, row.generation_tok_s, cells)
+
+
+def _server_line(row: ServerView, cells: int) -> Line:
+    return _row(row.name or row.url.removeprefix("http://"), row, row.rates.generation_tok_s, cells)
+
+
+def _row(name: str, row: EngineRow | ServerView, speed: float | None, cells: int) -> Line:
+    _, style = kv_state(row.kv_usage)
+    bar = max(4, min(24, cells - 66))
+    gauge = gauge_line(row.kv_usage, bar, {"low": "low", "critical": "alarm"}.get(style, "bar"))
+    content = line(
+        Span(f"{name[:18]:<18} ", "bold"),
+        Span(f"{row.state:<9}", STATE_STYLE[row.state]),
+        *gauge,
+        Span(f"{percent(row.kv_usage):>8}"),
+        Span(f"{count(row.running):>5}"),
+        Span(" run", "label"),
+        Span(f"{count(row.waiting):>5}", "low" if row.waiting else ""),
+        Span(" wait", "label"),
+        Span(f"{rate(speed):>8}"),
+        Span(" tok/s", "label"),
+    )
+    return crop(content, cells)

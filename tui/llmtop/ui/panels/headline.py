@@ -1,0 +1,148 @@
+"""The headline strip: four figures in places of their own, each with its state in colour and word, and a trend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmtop.contract.snapshot import Pool, ServerView, State
+from llmtop.contract.units import UNKNOWN, count, gib, percent, rate
+from llmtop.session.history import pool_series
+from llmtop.ui.panels.machine import tightest_pool
+from llmtop.ui.panels.view import LEVEL_STYLE, View
+from llmtop_widgets.bigtext import HALF_ROWS, half_lines
+from llmtop_widgets.text import Line, Span, beside, crop, fit, line, pack, spread, text_width
+from llmtop_widgets.timechart import chart_lines
+
+GAP = 3
+TALL = 1 + HALF_ROWS
+LEAST_TREND = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A figure: its label, its state, the value with its unit, what stands beside it, and its recent past (0..1)."""
+
+    label: str
+    word: str
+    style: str
+    value: str
+    unit: str
+    beside: Sequence[str]
+    trend: Sequence[float | None]
+
+
+def tiles(view: View, trend: int) -> tuple[Tile, ...]:
+    """KV, HEADROOM, QUEUE, TOK/S; of a stale server the values are dimmed."""
+    server = view.server or ServerView("")
+    shown = (_kv(view, server, trend), _headroom(view, trend), _queue(view, server, trend), _speed(view, server, trend))
+    if server.state is not State.STALE:
+        return shown
+    old = {tile.label for tile in shown} - {"HEADROOM"}
+    return tuple(_aged(tile) if tile.label in old else tile for tile in shown)
+
+
+def _aged(tile: Tile) -> Tile:
+    return Tile(tile.label, "STALE", "dim", tile.value, tile.unit, tile.beside, tile.trend)
+
+
+def kv_state(usage: float | None) -> tuple[str, str]:
+    """The word and the style of a share of the KV cache."""
+    if usage is None:
+        return UNKNOWN, "dim"
+    return ("FULL", "critical") if usage >= 0.95 else ("HIGH", "low") if usage >= 0.85 else ("OK", "ok")
+
+
+def _kv(view: View, server: ServerView, trend: int) -> Tile:
+    word, style = kv_state(server.kv_usage)
+    whole, _, unit = percent(server.kv_usage).partition(" ")
+    details = (f"{count(server.kv_used_tokens)}", f"of {count(server.kv_capacity_tokens)}", "tokens")
+    return Tile(
+        "KV CACHE", word, style, whole, unit, details, view.history.columns(server.url, "kv", view.step_s, trend)
+    )
+
+
+def _headroom(view: View, trend: int) -> Tile:
+    pool = tightest_pool(view.snapshot)
+    if pool is None:
+        return Tile("HEADROOM", UNKNOWN, "dim", UNKNOWN, "GiB", (), [None] * trend)
+    details = (f"of {gib(pool.total_bytes)} GiB", f"low {gib(pool.low_water_bytes)}", pool.name)
+    word = (pool.state or UNKNOWN).upper()
+    style = LEVEL_STYLE.get(pool.state or "", "dim")
+    return Tile("HEADROOM", word, style, gib(pool.headroom_bytes), "GiB", details, _free(view, pool, trend))
+
+
+def _free(view: View, pool: Pool, trend: int) -> list[float | None]:
+    """The headroom over time as a share of the pool."""
+    total = pool.total_bytes or 1
+    values = view.history.columns(pool_series(pool), "headroom", view.step_s, trend)
+    return [None if value is None else value / total for value in values]
+
+
+def _queue(view: View, server: ServerView, trend: int) -> Tile:
+    waiting = server.waiting
+    word, style = (UNKNOWN, "dim") if waiting is None else ("WAITING", "low") if waiting else ("NONE", "ok")
+    cap = f" of {count(server.max_num_seqs)}" if server.max_num_seqs is not None else ""
+    details = (f"{count(server.running)} run{cap}",)
+    values = view.history.columns(server.url, "waiting", view.step_s, trend)
+    return Tile("QUEUE", word, style, count(waiting), "waiting", details, _share(values, 4.0))
+
+
+def _speed(view: View, server: ServerView, trend: int) -> Tile:
+    speed = server.rates.generation_tok_s
+    word = UNKNOWN if speed is None else "STALLED" if server.state is State.STALLED else "IDLE" if not speed else "OK"
+    style = "critical" if word == "STALLED" else "dim" if speed is None else "ok"
+    each = speed / server.running if speed is not None and server.running else None
+    peak = view.history.peaks.get(server.url)
+    details = (f"{rate(each)} each", f"peak {rate(peak.value if peak else None)}")
+    values = view.history.columns(server.url, "generation", view.step_s, trend)
+    return Tile("TOK/S", word, style, rate(speed), "tok/s", details, _share(values, 10.0))
+
+
+def _share(values: Sequence[float | None], least: float) -> list[float | None]:
+    """Values as shares of the largest of them, or of `least`."""
+    top = max(least, max((value for value in values if value is not None), default=0.0))
+    return [None if value is None else value / top for value in values]
+
+
+def strip_lines(view: View, cells: int, tall: bool) -> list[Line]:
+    """The four tiles side by side: a label, then the value in one row, or in three with its details beside it."""
+    room = (cells - 3 * GAP) // 4
+    draw = _tall if tall else _flat
+    return beside([(draw(tile, room), room) for tile in tiles(view, room)], GAP)
+
+
+def _label(tile: Tile, cells: int) -> Line:
+    word = tile.word if tile.style in ("dim", "ok") else f" {tile.word} "
+    return spread(line(Span(tile.label, "title")), line(Span(word, tile.style)), cells)
+
+
+def _value_style(tile: Tile) -> str:
+    """Neutral where nothing is wrong; large digits and values cannot wear reverse video."""
+    return {"low": "bold low", "critical": "alarm", "dim": "dim"}.get(tile.style, "bold")
+
+
+def _flat(tile: Tile, cells: int) -> list[Line]:
+    value = line(Span(tile.value, _value_style(tile)), Span(f" {tile.unit}", "label"))
+    room = cells - 12
+    trend = _trend(tile, room, 1)[0] if room >= LEAST_TREND else ()
+    return [_label(tile, cells), spread(value, trend, cells) if trend else crop(value, cells)]
+
+
+def _tall(tile: Tile, cells: int) -> list[Line]:
+    digits = half_lines(tile.value, _value_style(tile))
+    wide = max(sum(text_width(span.text) for span in content) for content in digits)
+    notes = [line(Span(f"{tile.unit}", "label")), *(line(Span(text, "label")) for text in pack(tile.beside, 16, " "))]
+    notes = notes[:HALF_ROWS] + [()] * (HALF_ROWS - len(notes))
+    right = cells - wide - 1 - 17
+    lines = [_label(tile, cells)]
+    trend = _trend(tile, min(right, len(tile.trend)), HALF_ROWS) if right >= 2 * LEAST_TREND else [()] * HALF_ROWS
+    for number in range(HALF_ROWS):
+        text = (*fit(digits[number], wide + 1), *fit(notes[number], min(17, cells - wide - 1)), *trend[number])
+        lines.append(crop(text, cells))
+    return lines
+
+
+def _trend(tile: Tile, cells: int, rows: int) -> list[Line]:
+    style = {"low": "low", "critical": "alarm"}.get(tile.style, "series1")
+    return chart_lines(list(tile.trend)[-cells:], width=cells, height=rows, hi=1.0, style=style)

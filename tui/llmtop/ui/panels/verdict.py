@@ -1,0 +1,173 @@
+"""The answer before the evidence: whether it is well, what limits it, how many more fit, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmtop.contract.snapshot import Finding, Pool, ServerView, Snapshot, State
+from llmtop.contract.units import UNKNOWN, count, gib, percent
+from llmtop.ui.panels.machine import tightest_pool
+from llmtop.ui.panels.server import KV_FULL
+from llmtop.ui.panels.view import STATE_STYLE, View
+from llmtop_widgets import glyphs
+from llmtop_widgets.text import Line, Span, crop, line, text_width, wrap
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A headline in a style of state, what shows it, and what to do about it."""
+
+    style: str
+    headline: str
+    evidence: str = ""
+    advice: str = ""
+
+
+_STATES = {
+    State.DOWN: ("SERVER DOWN", "is it up, and the port right?"),
+    State.AUTH: ("KEY WANTED", "name the variable that holds it: --api-key-env NAME"),
+    State.NO_ENGINE_METRICS: ("NO ENGINE METRICS", "started with --disable-log-stats? wrong port?"),
+    State.STALE: ("NO FRESH FIGURES", ""),
+    State.STALLED: ("STALLED", "a 1-token request tells a hang from stale gauges; a dead engine needs a restart"),
+    State.SLEEPING: ("SLEEPING", "POST /wake_up wakes it"),
+    State.STARTING: ("STARTING", "w shows the start-up phase by phase"),
+}
+_LIMITS = {
+    "SEQ_CAP": ("BATCH IS FULL", "raise --max-num-seqs, or fewer users"),
+    "DEFERRED": (
+        "REQUESTS ARE DEFERRED",
+        "not for the cache: for a KV transfer, a grammar, a LoRA",
+    ),
+    "MIXED": ("MIXED", ""),
+}
+
+
+def verdict(view: View) -> Verdict:
+    """What a glance should tell of the selected server and its machine."""
+    snapshot, server = view.snapshot, view.server
+    if snapshot is None:
+        return Verdict("info", "LOOKING", "for model servers")
+    pool = tightest_pool(snapshot)
+    if server is None:
+        return Verdict("low", "NO SERVER", "none found on this host", "llmtop URL watches one elsewhere")
+    if server.state in _STATES:
+        headline, advice = _STATES[server.state]
+        return Verdict(STATE_STYLE[server.state], headline, server.reason or "", advice)
+    if pool is not None and pool.state == "critical":
+        return _memory(pool, snapshot)
+    if server.limited_by == "KV_PRESSURE":
+        return _kv_pressure(server)
+    if server.limited_by in _LIMITS:
+        headline, advice = _LIMITS[server.limited_by]
+        return Verdict("low", headline, _evidence(server), advice)
+    if pool is not None and pool.state == "low":
+        return _memory(pool, snapshot)
+    return _calm(server)
+
+
+def _memory(pool: Pool, snapshot: Snapshot) -> Verdict:
+    critical = pool.state == "critical"
+    left = f"{gib(pool.headroom_bytes)} of {gib(pool.total_bytes)} GiB left"
+    said = next((f for f in snapshot.findings if f.id == f"memory:{pool.name}"), None)
+    why = f"{left}, {pool.reason}" if pool.reason else left
+    return Verdict(
+        "critical" if critical else "low",
+        "MEMORY CRITICAL" if critical else "MEMORY LOW",
+        why,
+        (said.advice if said else None) or "lower --gpu-memory-utilization, or stop what else holds memory",
+    )
+
+
+def _evidence(server: ServerView) -> str:
+    """The figures behind a limit; of a queue that came and went its share of the time first."""
+    figures, _, held = (server.limited_by_evidence or "").partition("; ")
+    if server.limited_by != "MIXED" or not held:
+        return server.limited_by_evidence or ""
+    return f"a queue came and went ({held.removeprefix('a queue in ')}); {figures}"
+
+
+def _kv_pressure(server: ServerView) -> Verdict:
+    full = server.kv_usage is not None and server.kv_usage >= KV_FULL
+    waiting = f"{count(server.waiting)} wait, " if server.waiting else ""
+    return Verdict(
+        "critical" if full else "low",
+        "KV CACHE FULL" if full else "KV CACHE IS THE LIMIT",
+        f"{waiting}{percent(server.kv_usage, 0)} used; {server.limited_by_evidence or ''}".rstrip("; "),
+        "lower --max-model-len, or fewer users",
+    )
+
+
+def _calm(server: ServerView) -> Verdict:
+    """Nobody waits for long: how many more fit, as far as that is known."""
+    room = more_users(server)
+    if server.waiting:
+        return Verdict("low", f"{server.waiting} WAITING", "no cause in sight", "")
+    if server.running == 0:
+        fit = f"room for {room} requests of {count(server.max_model_len)} tokens" if room is not None else ""
+        return Verdict("ok", "IDLE", fit, "l finds how many users it can serve")
+    evidence = server.limited_by_evidence or f"{count(server.running)} run, nobody waits"
+    if room == 0:
+        return Verdict("low", "FULL", evidence, "the next request of full length would wait")
+    if server.limited_by != "UNDERLOADED":
+        return Verdict("ok", "SERVING", evidence)
+    return Verdict("ok", "ROOM FOR MORE" if room is None else f"ROOM FOR {room} MORE", evidence, "")
+
+
+def more_users(server: ServerView) -> int | None:
+    """How many more requests of full length fit: the room of the cache, and what a known cap of one engine leaves."""
+    room = server.room_requests
+    cap = server.max_num_seqs if len(server.engines) < 2 else None
+    if cap is None or server.running is None:
+        return room
+    left = max(0, cap - server.running)
+    return left if room is None else min(room, left)
+
+
+def verdict_line(view: View, cells: int) -> Line:
+    """`● HEADLINE  evidence → what to do`; the advice stays whole and the evidence gives way, then the advice goes."""
+    said, arrow = verdict(view), glyphs.current().arrow_right
+    head = (Span(glyphs.current().dot + " ", said.style.replace("critical", "alarm")), Span(said.headline, _loud(said)))
+    room = cells - sum(text_width(span.text) for span in head)
+    advice = f" {arrow} {said.advice}" if said.advice else ""
+    evidence = f"  {said.evidence}" if said.evidence else ""
+    if text_width(evidence) + text_width(advice) > room:
+        short = evidence.partition(";")[0]
+        evidence = short if text_width(short) + text_width(advice) <= room else evidence
+    if text_width(evidence) + text_width(advice) > room:
+        advice = ""
+    return crop(line(*head, Span(evidence, ""), Span(advice, "bold")), cells)
+
+
+def _loud(said: Verdict) -> str:
+    return said.style if said.style == "critical" else f"bold {said.style}"
+
+
+def finding_lines(finding: Finding, cells: int, most: int) -> list[Line]:
+    """A finding in at most `most` lines: its word, its text and evidence, and what to do, never cut in mid-advice."""
+    word, style = LEVEL_WORDS[finding.level]
+    indent = len(word) + 3
+    advice = f"{glyphs.current().arrow_right} {finding.advice}" if finding.advice else ""
+    head = (Span(f" {word} ", style), Span(f" {finding.text}", "bold"))
+    full = line(*head, Span(f"  {finding.evidence or ''}".rstrip(), "dim"), Span(f"  {advice}".rstrip()))
+    if sum(text_width(span.text) for span in full) <= cells:
+        return [full]
+    without = line(*head, Span(f"  {advice}".rstrip()))
+    if sum(text_width(span.text) for span in without) <= cells:
+        return [without]
+    if most < 2:
+        return [crop(line(*head, Span(f"  {finding.evidence or ''}".rstrip(), "dim")), cells)]
+    first = crop(line(*head, Span(f"  {finding.evidence or ''}".rstrip(), "dim")), cells)
+    rest = wrap(advice, max(1, cells - indent))
+    if len(rest) > most - 1:  # without the evidence there is more room for it
+        begun, *rest = wrap(f"{finding.text}  {advice}", max(1, cells - indent))[:most]
+        first = line(Span(f" {word} ", style), Span(f" {begun}", "bold"))
+    return [first, *(crop(line(Span(" " * indent + text)), cells) for text in rest)]
+
+
+LEVEL_WORDS = {"critical": ("CRITICAL", "critical"), "warning": ("LOW", "low"), "info": ("NOTE", "info")}
+
+
+def meaning(code: str) -> str:
+    """The words on the screen for a code of the JSON contract, for the help."""
+    words = {"KV_PRESSURE": "KV CACHE FULL", "UNDERLOADED": "ROOM FOR n MORE"}
+    return words.get(code) or _LIMITS.get(code, (UNKNOWN, ""))[0]
