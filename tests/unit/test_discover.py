@@ -97,9 +97,9 @@ STARTS = [
     ("/usr/local/bin/llama-server -m a.gguf", "llamacpp", 8080),
     ("./llama-server --port 8090", "llamacpp", 8090),
     ("/usr/local/bin/ollama serve", "ollama", 11434),
-    ("python -m mlx_lm.server --model m", "mlx", 8080),
-    ("/venv/bin/python /venv/bin/mlx_lm.server --port 8082", "mlx", 8082),
-    ("python -m mlx_lm server", "mlx", 8080),
+    ("python -m mlx_lm.server --model m", "mlx-lm", 8080),
+    ("/venv/bin/python /venv/bin/mlx_lm.server --port 8082", "mlx-lm", 8082),
+    ("python -m mlx_lm server", "mlx-lm", 8080),
     ("omlx serve --model-dir models", "omlx", 8000),
     ("vllm-mlx serve m --port 8003", "vllm-mlx", 8003),
     ("text-generation-launcher --model-id m", "tgi", 3000),
@@ -245,7 +245,7 @@ def test_vllm_is_not_where_only_its_store_listens(proc: Proc) -> None:
 
 def test_a_desktop_program_is_a_server_while_it_listens(proc: Proc) -> None:
     proc.add(7, "/opt/LM-Studio/lm-studio", 1234)
-    assert [(server.engine, server.port) for server in proc.found()] == [("lmstudio", 1234)]
+    assert [(server.engine, server.port) for server in proc.found()] == [("lm-studio", 1234)]
 
 
 def test_a_server_bound_to_one_address_is_asked_there(proc: Proc) -> None:

@@ -17,30 +17,28 @@ _SETTING = re.compile(r"^([A-Za-z][\w-]*)\s*:\s*(.*?)\s*(?:#.*)?$")
 
 
 @dataclass(frozen=True, slots=True)
-class Launcher:
-    """A command that serves a model: the end of its program's path or module (a pattern), and what follows that."""
+class Process:
+    """A command line that serves a model: its program's path or module matches, and the words of `verb` follow it."""
 
-    engine: str
-    program: str
+    program: re.Pattern[str]
     verb: tuple[str, ...] = ()
     needs: str | None = None  # a word that must be there too
     beside: str | None = None  # a process whose title matches must run too
-    port: int | None = 8000
-    port_options: tuple[str, ...] = ("--port",)
-    limit_options: tuple[str, ...] = ()  # how many requests may run at once
-    port_elsewhere: bool = False  # its environment or its settings may name another port
-    only_listening: bool = False  # a desktop program, which serves only when asked to
-    has_children: bool = False  # serves with processes of other engines, which are no servers of their own
 
     def matches(self, name: str, words: Sequence[str]) -> bool:
-        """Whether a program with these words behind it is this one."""
+        """Whether a program with these words behind it is this one; a script's path is a module's name too."""
         if tuple(words[: len(self.verb)]) != self.verb or (self.needs is not None and self.needs not in words):
             return False
-        return re.search(rf"(?:^|\.)(?:{self.program})$", name) is not None
+        return any(self.program.search(text) for text in (name, name.replace("/", ".")))
+
+
+def process(pattern: str, *verb: str, needs: str | None = None, beside: str | None = None) -> Process:
+    """A process by a pattern of its program."""
+    return Process(re.compile(pattern), verb, needs, beside)
 
 
 def program(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """The program of a command line, a path as a module would be called, and the words behind it.
+    """The program of a command line, a path or a module without its suffix, and the words behind it.
 
     Python's options are looked through: what it executes is the module or the script.
     """
@@ -50,7 +48,7 @@ def program(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
     if not words:
         return "", ()
     name = re.sub(r"\.(py|pyc|exe)$", "", words[0]).removesuffix("/__main__")
-    return name.replace("/", "."), words[1:]
+    return name, words[1:]
 
 
 def _executed(words: list[str]) -> list[str]:

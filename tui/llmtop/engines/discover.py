@@ -7,16 +7,19 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llmtop.engines.command_line import Launcher, is_worker, number, options, program, settings
-from llmtop.engines.launchers import LAUNCHERS
+from llmtop.engines.command_line import is_worker, number, options, program, settings
+from llmtop.engines.registry import BY_NAME
+from llmtop.engines.registry.entry import Engine
+from llmtop.engines.registry.silent import DEMO, OMLX
 from llmtop.machine.containers import Address, proxies, reachable, shares_network
 
 _LARGEST_SETTINGS = 65536
 Argv = tuple[str, ...]
+_ENGINES = (*BY_NAME.values(), OMLX, DEMO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class _Match:
     """A process whose command line starts a server, with what that line and its settings file tell."""
 
     pid: int
-    launcher: Launcher
+    engine: Engine
     argv: Argv
     told: Mapping[str, str]
 
@@ -91,16 +94,22 @@ def _command_lines(procfs: Path) -> Iterator[tuple[int, Argv]]:
 
 def _match(procfs: Path, pid: int, argv: Argv, running: Iterable[Argv]) -> _Match | None:
     name, words = program(argv)
-    launcher = next((launcher for launcher in LAUNCHERS if launcher.matches(name, words)), None)
-    if launcher is None:
-        return None
-    if launcher.beside is not None and not any(re.search(launcher.beside, other[0]) for other in running):
+    engine = next((engine for engine in _ENGINES if _starts(engine, name, words, running)), None)
+    if engine is None:
         return None
     told = options(words)
     if told.get("--config"):
         told = settings(_settings_file(procfs, pid, told["--config"])) | told
     # a Unix socket is no port
-    return None if is_worker(told) or "--uds" in told else _Match(pid, launcher, argv, told)
+    return None if is_worker(told) or "--uds" in told else _Match(pid, engine, argv, told)
+
+
+def _starts(engine: Engine, name: str, words: Sequence[str], running: Iterable[Argv]) -> bool:
+    return any(
+        process.matches(name, words)
+        and (process.beside is None or any(re.search(process.beside, argv[0]) for argv in running))
+        for process in engine.processes
+    )
 
 
 def _settings_file(procfs: Path, pid: int, path: str) -> str:
@@ -146,30 +155,30 @@ def _is_part(match: _Match, found: Mapping[int, _Match], parents: Mapping[int, i
         above = found.get(pid)
         if above is None:
             continue
-        if above.launcher.has_children:
+        if above.engine.has_children:
             return True
-        same = above.launcher.engine == match.launcher.engine
+        same = above.engine is match.engine
         if same and _told_port(above) != _told_port(match):
             return True
     return False
 
 
 def _told_port(match: _Match) -> int | None:
-    return number(match.told, match.launcher.port_options) or match.launcher.port
+    return number(match.told, match.engine.port_options) or match.engine.port or None
 
 
 def _describe(
     procfs: Path, match: _Match, family: list[int], forwarded: Mapping[Address, Address]
 ) -> ServerProcess | None:
-    launcher, pid = match.launcher, match.pid
+    engine, pid = match.engine, match.pid
     open_ports = listening(procfs, family)
     port = _told_port(match)
-    if number(match.told, launcher.port_options) is None and launcher.port_elsewhere and port not in open_ports:
+    if number(match.told, engine.port_options) is None and engine.port_elsewhere and port not in open_ports:
         port = next(iter(open_ports)) if len(open_ports) == 1 else port
-    if port is None or (launcher.only_listening and port not in open_ports):
+    if port is None or (engine.only_listening and port not in open_ports):
         return None
-    limit = number(match.told, launcher.limit_options)
-    server = ServerProcess(pid, launcher.engine, "127.0.0.1", port, port in open_ports, limit, match.argv)
+    limit = number(match.told, engine.limit_options)
+    server = ServerProcess(pid, engine.name, "127.0.0.1", port, port in open_ports, limit, match.argv)
     if shares_network(procfs, pid):
         return replace(server, host=open_ports.get(port, server.host))
     place = reachable(procfs, pid, port, forwarded)

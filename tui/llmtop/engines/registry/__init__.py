@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from llmtop.engines.command_line import process
 from llmtop.engines.registry.entry import Engine, Kind, Source
 from llmtop.engines.registry.gateways import LLM_D, SGL_ROUTER, SMG, VLLM_ROUTER
 from llmtop.engines.registry.llamacpp import LLAMACPP
@@ -34,7 +35,15 @@ ENGINES: tuple[Engine, ...] = (
 )
 # Ray exports an engine's metrics under `ray_` names; its replicas have caches of their own
 _THROUGH_RAY = tuple(
-    replace(engine, name=engine.name + RAY, title=f"{engine.title} on Ray", own_blocks=True)
+    replace(
+        engine,
+        name=engine.name + RAY,
+        title=f"{engine.title} on Ray",
+        own_blocks=True,
+        processes=(process(r"ray\.dashboard\.agent$", beside=r"^ray::ServeReplica.*(LLM|vllm)"),),
+        port=0,
+        port_options=("--metrics-export-port",),
+    )
     for engine in (VLLM, SGLANG)
 )
 BY_NAME: Mapping[str, Engine] = {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Literal, Protocol
 
+from llmtop.engines.command_line import Process
 from llmtop.engines.page_record import Page
 
 Fold = Literal["sum", "max", "min"]
@@ -80,14 +80,6 @@ class Instead:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
-    """A command line that serves a model: one of its first words matches `word`, and `verb` follows it."""
-
-    word: re.Pattern[str]
-    verb: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Engine:
     """One engine; adding one takes an entry like this and a line in `registry.ENGINES`.
 
@@ -111,7 +103,11 @@ class Engine:
     paths: tuple[str, ...] = ()  # where its metrics are, if not at /metrics
     owner: str | None = None  # what /v1/models says owns a model
     processes: tuple[Process, ...] = ()
-    port: int = 8000
+    port: int = 8000  # 0: only as the command line tells
+    port_options: tuple[str, ...] = ("--port",)
+    port_elsewhere: bool = False  # its environment or its settings may name another port
+    only_listening: bool = False  # a desktop program, which serves only when asked to
+    has_children: bool = False  # serves with processes of other engines, which are no servers of their own
     limit_options: tuple[str, ...] = ()  # of its command line: how many requests may run at once
     prefix: str = ""  # of any metric of its own
     without_metrics: str = ""  # what to do, or know, where it answers and has no metrics
@@ -147,8 +143,3 @@ def queue(reason: str, *metrics: str) -> Iterator[Source]:
     """A queue of its own beside others: waiting is the sum of all of them."""
     for metric in metrics:
         yield Source(f"queue:{reason}", metric, Kind.REASON)
-
-
-def process(pattern: str, verb: str | None = None) -> Process:
-    """A process by a pattern of one of its words."""
-    return Process(re.compile(pattern), verb)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llmtop.engines.command_line import process
 from llmtop.engines.registry.entry import Engine, counter, gauge, histogram
 
 
@@ -16,7 +17,9 @@ def _rust(prefix: str) -> Engine:
             *histogram("e2e", f"{prefix}request_duration_seconds"),
         ),
         row_labels=("worker",),
+        processes=(process(r"(^|\.)sglang_router\.launch_(router|server)$"), process(r"(^|/)(sglang-router|smg)$")),
         port=29000,
+        port_options=("--prometheus-port",),
         silent_on="waiting, tokens and KV cache: those of its workers",
     )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from llmtop.engines.command_line import process
 from llmtop.engines.numbers import plain_number
 from llmtop.engines.page_record import Page
-from llmtop.engines.registry.entry import Door, Engine, Kind, Source, counter, gauge, process
+from llmtop.engines.registry.entry import Door, Engine, Kind, Source, counter, gauge
 
 
 class Slots:
@@ -96,7 +97,8 @@ LLAMACPP = Engine(
     owner="llamacpp",
     processes=(process(r"(^|/)llama-server$"),),
     port=8080,
-    limit_options=("--parallel", "-np"),
+    port_elsewhere=True,
+    limit_options=("--parallel", "-np", "--n-parallel"),
     without_metrics="start it with --metrics",
     silent_on="time to first token",
 )

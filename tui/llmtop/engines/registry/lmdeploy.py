@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from llmtop.engines.registry.entry import Engine, counter, gauge, histogram, process
+from llmtop.engines.command_line import process
+from llmtop.engines.registry.entry import Engine, counter, gauge, histogram
 
 LMDEPLOY = Engine(
     "lmdeploy",
@@ -29,8 +30,12 @@ LMDEPLOY = Engine(
     ),
     row_labels=("engine",),
     owner="lmdeploy",
-    processes=(process(r"(^|/)lmdeploy$", "serve"),),
+    processes=(
+        process(r"(^|/)lmdeploy$", "serve", "api_server"),
+        process(r"lmdeploy\.serve\.openai\.api_server$"),
+    ),
     port=23333,
+    port_options=("--server-port",),
     limit_options=("--max-batch-size",),
     without_metrics="started with --disable-metrics? older ones need --enable-metrics",
 )

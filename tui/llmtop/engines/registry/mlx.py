@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmtop.contract.units import clean
+from llmtop.engines.command_line import process
 from llmtop.engines.numbers import plain_number
 from llmtop.engines.page_record import Page, RowSample
-from llmtop.engines.registry.entry import Door, Engine, counter, gauge, histogram, process
+from llmtop.engines.registry.entry import Door, Engine, counter, gauge, histogram
 
 VLLM_MLX = Engine(
     "vllm-mlx",
@@ -24,7 +25,8 @@ VLLM_MLX = Engine(
         *histogram("e2e", "vllm_mlx_inference_request_duration_seconds"),
     ),
     door=Door("/v1/status", model=(("model",),)),
-    processes=(process(r"(^|/)vllm-mlx$", "serve"),),
+    processes=(process(r"(^|/)vllm-mlx$", "serve"), process(r"(^|\.)vllm_mlx\.server$")),
+    limit_options=("--max-num-seqs",),
     without_metrics="start it with --enable-metrics",
     silent_on="KV cache; its counters move when a request ends",
 )
@@ -59,14 +61,14 @@ MLX_VLM = Engine(
     "mlx-vlm",
     read_json=_mlx_vlm,
     paths=("/v1/metrics",),
-    processes=(process(r"mlx_vlm\.server$"), process(r"(^|/)mlx_vlm\.server$")),
+    processes=(process(r"(^|/)mlx_vlm\.server$"),),
     port=8080,
     silent_on="waiting, KV cache, latencies; its counters move when a request ends",
 )
 MLX_LM = Engine(
     "mlx-lm",
     "MLX",
-    processes=(process(r"(^|/)mlx_lm\.server$"), process(r"mlx_lm\.server$")),
+    processes=(process(r"(^|/)mlx_lm\.server$"), process(r"(^|/)mlx_lm$", "server")),
     port=8080,
     without_metrics="it has no metrics: only a load test measures it",
     silent_on="everything but its name",

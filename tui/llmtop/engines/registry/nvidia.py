@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from llmtop.engines.registry.entry import Engine, Source, counter, gauge, histogram, process
+from llmtop.engines.command_line import process
+from llmtop.engines.registry.entry import Engine, Source, counter, gauge, histogram
 
 NIM = Engine(
     "nim",
@@ -32,6 +33,8 @@ NIM = Engine(
     needs=frozenset({"running"}),  # bare names are anybody's
     row_labels=("engine",),
     paths=("/v1/metrics",),
+    processes=(process(r"vllm_nvext\.entrypoints\.[\w.]*api_server$"), process(r"nim_llm\w*\.[\w.]*(launch|server)$")),
+    port_elsewhere=True,
 )
 
 # what `DYN_METRICS_PREFIX` may rename the front end's prefix to, and what it was before
@@ -80,7 +83,9 @@ DYNAMO = Engine(
     ),
     model_label="model",
     row_labels=("dp_rank",),
-    processes=(process(r"(^|/)dynamo-run$"), process(r"^dynamo\.frontend$")),
+    processes=(process(r"(^|/)dynamo-run$"), process(r"(^|\.)dynamo\.frontend(\.main)?$")),
+    port_options=("--http-port", "--port"),
+    port_elsewhere=True,
     prefix="dynamo_",
     without_metrics="the engines of Dynamo answer on their own ports (DYN_SYSTEM_PORT)",
     silent_on="KV cache: its workers', on their own ports (DYN_SYSTEM_PORT)",

@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from llmtop.contract.units import clean
+from llmtop.engines.command_line import process
 from llmtop.engines.numbers import plain_number
 from llmtop.engines.page_record import Page, RowSample
-from llmtop.engines.registry.entry import Door, Engine, Instead, process
+from llmtop.engines.registry.entry import Door, Engine, Instead
 
 _ONLY_MODELS = "its models and their memory only: it counts no tokens and no queue"
 
@@ -72,15 +73,20 @@ OLLAMA = Engine(
     "Ollama",
     door=Door("/api/version", version=(("version",),)),
     instead=Instead("/api/ps", _ollama),
-    processes=(process(r"(^|/)ollama$", "serve"),),
+    processes=(process(r"(^|/)ollama$", "serve"), process(r"(^|/)ollama$", "start")),
     port=11434,
+    port_elsewhere=True,
+    has_children=True,
     silent_on="tok/s, running, waiting, KV cache: it counts nothing",
 )
 LM_STUDIO = Engine(
     "lm-studio",
     "LM Studio",
     instead=Instead("/api/v0/models", _lm_studio),
+    processes=(process(r"(?i)(^|/)(lm[ -]?studio|llmster)$"),),
     port=1234,
+    only_listening=True,
+    has_children=True,
     silent_on="tok/s, running, waiting, KV cache: it counts nothing",
 )
 LLAMA_SWAP = Engine(
@@ -89,5 +95,6 @@ LLAMA_SWAP = Engine(
     instead=Instead("/running", _llama_swap),
     processes=(process(r"(^|/)llama-swap$"),),
     port=8080,
+    port_options=("--listen", "-listen"),
     silent_on="everything but which models run: those have servers of their own",
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from llmtop.engines.registry.entry import AT_END, Door, Engine, Kind, Source, counter, gauge, histogram, process, queue
+from llmtop.engines.command_line import process
+from llmtop.engines.registry.entry import AT_END, Door, Engine, Kind, Source, counter, gauge, histogram, queue
 
 SGLANG = Engine(
     "sglang",

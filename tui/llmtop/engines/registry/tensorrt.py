@@ -10,9 +10,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from llmtop.engines.command_line import process
 from llmtop.engines.numbers import plain_number
 from llmtop.engines.page_record import Page, RowSample
-from llmtop.engines.registry.entry import ANY, Engine, Kind, Source, counter, gauge, histogram, process
+from llmtop.engines.registry.entry import ANY, Engine, Kind, Source, counter, gauge, histogram
 
 PROMETHEUS = "/prometheus/metrics"
 
@@ -92,8 +93,8 @@ TRTLLM = Engine(
         *histogram("queue", "request_queue_time_seconds", match=("engine_type", ANY)),
     ),
     paths=(PROMETHEUS,),
-    processes=(process(r"(^|/)trtllm-serve$"),),
-    limit_options=("--max_batch_size", "--max-batch-size"),
+    processes=(process(r"(^|/)trtllm-serve$"), process(r"tensorrt_llm\.commands\.serve$")),
+    limit_options=("--max-batch-size",),
     without_metrics="set return_perf_metrics and enable_iter_perf_stats in its configuration",
 )
 
@@ -131,6 +132,7 @@ TRITON = Engine(
     model_label="model",
     processes=(process(r"(^|/)tritonserver$"),),
     port=8002,
+    port_options=("--metrics-port",),
     prefix="nv_inference_",
     without_metrics="no language model has been asked yet",
     silent_on="tokens: only requests are counted, so tok/s and time to first token stay –",

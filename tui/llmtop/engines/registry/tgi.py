@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from llmtop.engines.registry.entry import Door, Engine, counter, gauge, histogram, process
+from llmtop.engines.command_line import process
+from llmtop.engines.registry.entry import Door, Engine, counter, gauge, histogram
 
 TGI = Engine(
     "tgi",
@@ -28,5 +29,7 @@ TGI = Engine(
     door=Door("/info", model=(("model_id",),), version=(("version",),), max_model_len=(("max_total_tokens",),)),
     processes=(process(r"(^|/)text-generation-launcher$"), process(r"(^|/)text-generation-router$")),
     port=3000,
+    port_options=("--port", "-p"),
+    port_elsewhere=True,
     limit_options=("--max-concurrent-requests",),
 )

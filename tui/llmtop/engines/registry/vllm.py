@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llmtop.engines.registry.entry import Engine, Kind, Source, counter, gauge, histogram, process
+from llmtop.engines.command_line import process
+from llmtop.engines.registry.entry import Engine, Kind, Source, counter, gauge, histogram
 
 # vLLM's families; a process registers nearly all of them when it starts
 _FAMILIES = (
@@ -83,7 +84,11 @@ VLLM = Engine(
     row_labels=("engine",),
     null_block=True,
     owner="vllm",
-    processes=(process(r"(^|/)vllm$", "serve"), process(r"vllm\.entrypoints\.(openai\.)?api_server$")),
+    processes=(
+        process(r"(^|/)vllm$", "serve"),
+        process(r"vllm\.entrypoints\.cli\.main$", "serve"),
+        process(r"vllm\.entrypoints\.(openai\.)?api_server$"),
+    ),
     limit_options=("--max-num-seqs",),
     without_metrics="started with --disable-log-stats?",
 )
@@ -99,5 +104,7 @@ ROUTER = Engine(
         *histogram("e2e", "vllm:request_latency_seconds"),
     ),
     row_labels=("server",),
+    processes=(process(r"(^|/)vllm-router$"), process(r"(^|\.)vllm_router\.app$")),
+    port=8001,
     silent_on="waiting and KV cache: those of its servers",
 )
