@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from llmtop.machine.ending import Ending
+from llmtop.machine.live import Ending
 
 
 def test_a_wait_without_an_end_times_out() -> None:

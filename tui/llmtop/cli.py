@@ -274,7 +274,7 @@ def print_line(text: str) -> None:
 
 
 def _stream(settings: Settings, machine: Any, as_json: bool, log: Any) -> int:
-    from llmtop.machine.tee import MachineTee
+    from llmtop.machine.source import MachineTee
     from llmtop.session.poller import Poller
     from llmtop.warmup.control import WarmupControl
 

@@ -7,11 +7,12 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
-from llmtop.engines.command_line import is_worker, number, options, program, settings
+from llmtop.engines.command_line import Process, is_worker, number, options, program, settings
 from llmtop.engines.registry import BY_NAME
 from llmtop.engines.registry.entry import Engine
 from llmtop.engines.registry.silent import DEMO, OMLX
@@ -93,10 +94,10 @@ def _command_lines(procfs: Path) -> Iterator[tuple[int, Argv]]:
 
 
 def _match(procfs: Path, pid: int, argv: Argv, running: Iterable[Argv]) -> _Match | None:
-    name, words = program(argv)
-    engine = next((engine for engine in _ENGINES if _starts(engine, name, words, running)), None)
-    if engine is None:
+    found = next((pair for pair in _starts(argv) if _has_company(pair[1], running)), None)
+    if found is None:
         return None
+    engine, words = found[0], program(argv)[1]
     told = options(words)
     if told.get("--config"):
         told = settings(_settings_file(procfs, pid, told["--config"])) | told
@@ -104,12 +105,16 @@ def _match(procfs: Path, pid: int, argv: Argv, running: Iterable[Argv]) -> _Matc
     return None if is_worker(told) or "--uds" in told else _Match(pid, engine, argv, told)
 
 
-def _starts(engine: Engine, name: str, words: Sequence[str], running: Iterable[Argv]) -> bool:
-    return any(
-        process.matches(name, words)
-        and (process.beside is None or any(re.search(process.beside, argv[0]) for argv in running))
-        for process in engine.processes
-    )
+@lru_cache(maxsize=4096)  # most processes are the same and none of ours at every look
+def _starts(argv: Argv) -> tuple[tuple[Engine, Process], ...]:
+    """The engines that a command line may start."""
+    name, words = program(argv)
+    pairs = ((engine, process) for engine in _ENGINES for process in engine.processes)
+    return tuple((engine, process) for engine, process in pairs if process.matches(name, words))
+
+
+def _has_company(process: Process, running: Iterable[Argv]) -> bool:
+    return process.beside is None or any(re.search(process.beside, argv[0]) for argv in running)
 
 
 def _settings_file(procfs: Path, pid: int, path: str) -> str:

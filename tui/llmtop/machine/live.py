@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from llmtop.contract.snapshot import Device, Host, SourceStatus
-from llmtop.machine.ending import Ending
 from llmtop.machine.headroom import MemoryMode, device_headroom, device_key, foreign, host_pool, is_unified, pool_key
 from llmtop.machine.host import HostReader, available_in
 from llmtop.machine.nvml import NvmlReader
@@ -57,6 +56,31 @@ class Pace:
             return None
         every, meant = f"{self.period:.2g} s", f"{self.base:.2g} s"
         return f"{what} read every {every} instead of {meant}: a round takes {self._took * 1000:.0f} ms"
+
+
+class Ending:
+    """As `threading.Event`, set once and for good, at three quarters of the CPU time per wait that times out."""
+
+    def __init__(self) -> None:
+        self._held = threading.Lock()
+        self._held.acquire()
+        self._set = False
+
+    def set(self) -> None:
+        """End all waits, those to come included."""
+        if not self._set:
+            self._set = True
+            self._held.release()
+
+    def is_set(self) -> bool:
+        """Whether the end has come."""
+        return self._set
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end, at most so long; whether it has come."""
+        if not self._set and self._held.acquire(timeout=max(0.0, seconds)):
+            self._held.release()  # for the others that wait
+        return self._set
 
 
 class LiveMachine:

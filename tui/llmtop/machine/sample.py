@@ -45,7 +45,7 @@ class NodeMem:
 class MachineSample:
     """One reading of the machine: host, devices, memory, and the dips caught since the last one.
 
-    `dips` is keyed like `model.headroom.pool_key`: a device uuid for HBM, "unified", "lpddr" or "ram".
+    `dips` is keyed like `headroom.pool_key`: a device uuid for HBM, "unified", "lpddr" or "ram".
     """
 
     time: float

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from llmtop.contract.settings import Settings
 from llmtop.contract.snapshot import ServerView
-from llmtop.machine.source import MachineSource
-from llmtop.machine.tee import MachineTee
+from llmtop.machine.source import MachineSource, MachineTee
 from llmtop.session.poller import Feed, Poller, Sink
 from llmtop.warmup.control import WarmupControl
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from llmtop.contract.settings import Settings
 from llmtop.contract.snapshot import ServerView, State
-from llmtop.machine.tee import MachineTee
+from llmtop.machine.source import MachineTee
 from llmtop.session.poller import Feed
 
 if TYPE_CHECKING:

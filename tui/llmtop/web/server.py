@@ -19,8 +19,7 @@ from textual_serve.download_manager import DownloadManager
 
 from llmtop.contract.settings import Settings, Target, UsageError
 from llmtop.contract.snapshot import Snapshot
-from llmtop.machine.source import MachineSource
-from llmtop.machine.tee import MachineTee
+from llmtop.machine.source import MachineSource, MachineTee
 from llmtop.session.poller import Poller
 from llmtop.warmup.log_source import LineSource
 from llmtop.web import page

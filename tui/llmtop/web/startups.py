@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from llmtop.contract.settings import Settings
 from llmtop.contract.snapshot import Snapshot, State
-from llmtop.machine.tee import MachineTee
+from llmtop.machine.source import MachineTee
 from llmtop.session.poller import Poller
 from llmtop.warmup.control import WarmupControl
 from llmtop.warmup.recorded import StartupView
