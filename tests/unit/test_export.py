@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_textfile
 
 from fakes import snapshots as fakes
-from llmtop.contract.snapshot import Finding, Mark, Quantile, Snapshot, State
+from llmtop.contract.snapshot import Event, Finding, Mark, Quantile, Snapshot, State
 from llmtop.load import recorded
 from llmtop.recording.export_charts import Axis, Chart, Series, nice_top, svg
 from llmtop.recording.export_csv import lines
@@ -236,12 +236,23 @@ def test_the_page_shows_charts_tables_load_levels_and_marks(tmp_path: Path) -> N
     finding = Finding("kv", "warning", "the KV cache is the limit", "75 %", "fewer users")
     snapshots = run_of(*[fakes.busy()] * 30)
     snapshots[9] = replace(snapshots[9], findings=(finding,), marks=(Mark("mark", "mark", 1.0),))
+    snapshots[9] = replace(snapshots[9], events=(Event(1.0, "state", "it fell asleep", fakes.URL, "spark-a"),))
     text = html_of(tmp_path / "run.jsonl", snapshots, LEVEL)
     seen = Page(text)
     assert seen.tags.count("svg") == 8
     assert seen.tags.count("polyline") >= 10
     words = " ".join(seen.words)
-    for wanted in ("gpt-oss-120b", "Load test", "c=8", "93.4", "the KV cache is the limit", "fewer users", "mark"):
+    for wanted in (
+        "gpt-oss-120b",
+        "Load test",
+        "c=8",
+        "93.4",
+        "the KV cache is the limit",
+        "fewer users",
+        "mark",
+        "it fell asleep",
+        "spark-a",
+    ):
         assert wanted in words
 
 
@@ -264,6 +275,7 @@ def test_all_text_is_escaped(tmp_path: Path) -> None:
         pools=(pool,),
         findings=(finding,),
         marks=(Mark("note", EVIL, 1.0),),
+        events=(Event(1.0, "state", EVIL, EVIL, EVIL),),
         host=replace(fakes.HOST, name=EVIL),
     )
     text = html_of(tmp_path / "<b>.jsonl", [snapshot], LEVEL | {"level": EVIL})

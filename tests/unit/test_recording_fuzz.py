@@ -27,12 +27,18 @@ from llmtop.recording.reread import reread
 from llmtop.session.history import History
 from llmtop.session.notices import Notices
 from llmtop.ui.panels.frame import body, header
+from llmtop.ui.panels.load import running_page
+from llmtop.ui.panels.load_answer import result_page
 from llmtop.ui.panels.view import Scales, View
+from llmtop.ui.panels.warmup import warmup_page
+from llmtop.ui.replay import Tape
 from llmtop.warmup import recorded as startups
+from unit.test_load_recorded import PROGRESS
 
 hypothesis = pytest.importorskip("hypothesis")
 strategies = pytest.importorskip("hypothesis.strategies")
 
+OLD = Path(__file__).parents[1] / "fixtures/recordings/first-format.jsonl"
 LONG = os.environ.get("LLMTOP_FUZZ")
 SETTINGS = hypothesis.settings(max_examples=int(LONG or 60), deadline=None, derandomize=not LONG, database=None)
 PAGE = (Path(__file__).parents[1] / "fixtures/metrics").glob("*/*.txt")
@@ -67,9 +73,10 @@ def lines() -> list[dict[str, Any]]:
         made.append({"event": "page", "time": fakes.NOON + second, "url": fakes.URL, "t": second + 0.5, "text": page})
         made.append(json.loads(to_json(replace(snapshot, time=fakes.NOON + second))))
     made[4]["marks"] = ["mark", "restart old", "load c=8"]
-    made.append({"event": "gap", "time": fakes.NOON, "lost": 3})
-    made.append({"event": "load", "time": fakes.NOON, "what": "Warned", "values": {"text": "few"}})
-    return made
+    others = [line for line in map(json.loads, OLD.read_text("utf-8").splitlines()) if "event" in line]
+    others.append({"event": "load", **(loads.to_values(PROGRESS) or {})})
+    others.append({"event": "gap", "lost": 3})
+    return made[:4] + [line | {"time": fakes.NOON + 1.5} for line in others] + made[4:]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -112,6 +119,8 @@ def use(path: Path) -> Recording | None:
 def show(recording: Recording) -> None:
     """Replay it as table, line, JSON and screen, and export it in every form."""
     history, notices, scales = History(), Notices(), Scales()
+    tape = Tape(recording, 0, 1.0)
+    _, told = tape.open(lambda _: None)
     for index, snapshot in enumerate(recording):
         history.push(recording.figures(index))
         notices.push(snapshot)
@@ -122,9 +131,12 @@ def show(recording: Recording) -> None:
             assert header(view, 80)
             body(view, 80, 22)
             body(view, 160, 48)
-    for entry in recording.events:
-        loads.from_values(entry.values)
-        startups.from_values(entry.values)
+        tape.wind(snapshot.time)
+        for cells, rows in ((80, 22), (160, 48)):
+            warmup_page(told.seen, view, cells, rows)
+            if tape.run is not None:
+                running_page(tape.run, view, cells, rows)
+                result_page(tape.run, view, cells, rows)
     for part in (*export_csv.lines(recording), *export_html.page(recording), *prometheus.openmetrics(recording)):
         part.encode()
 
@@ -135,6 +147,27 @@ def written(path: Path, texts: list[str]) -> Path:
 
 
 GOOD = [json.dumps(line, separators=(",", ":")) for line in LINES]
+
+
+def test_a_recording_of_the_first_format_is_understood() -> None:
+    recording = use(OLD)
+    assert recording is not None
+    assert [(place, mark.kind) for place, mark in recording.marks] == [
+        (1, "mark"),
+        (2, "restart"),
+        (3, "level"),
+        (3, "level"),
+    ]
+    assert [snapshot.servers[0].running for snapshot in recording] == [11, 9, 2, 15]
+    tape = Tape(recording, 0, 1.0)
+    tape.wind(recording.end)
+    assert tape.run is not None
+    assert [level.concurrency for level in tape.run.done] == [1, 4]
+    assert tape.run.result is not None
+    assert tape.run.result.sweet_spot == 4
+    seen = startups.from_values(recording.events[0].values)
+    assert seen is not None
+    assert seen.report.startup.state == "ready"
 
 
 def test_the_recording_itself_is_readable(tmp_path: Path) -> None:

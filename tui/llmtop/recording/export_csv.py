@@ -40,7 +40,8 @@ def lines(snapshots: Iterable[Snapshot]) -> Iterator[str]:
     machine = [
         f"{name}.{part}" for names, parts in ((pools, _POOL), (devices, _DEVICE)) for name in names for part in parts
     ]
-    columns = ["time", "local_time", *_SERVER, *(f"host.{part}" for part in _HOST), *machine, "limited_by", "marks"]
+    columns = ["time", "local_time", *_SERVER, *(f"host.{part}" for part in _HOST), *machine, "limited_by"]
+    columns += ["marks", "events"]
     yield _line(columns)
     for snapshot in snapshots:
         common = _common(snapshot)
@@ -58,7 +59,8 @@ def _common(snapshot: Snapshot) -> dict[str, object]:
         row |= {f"{_pool_name(pool)}.{name}": value for name, value in plain(pool).items()}
     for device in snapshot.devices:
         row |= {f"{_device_name(device)}.{name}": value for name, value in _flat(device).items()}
-    return row | {"limited_by": snapshot.limited_by, "marks": "; ".join(mark.text for mark in snapshot.marks)}
+    row |= {"limited_by": snapshot.limited_by, "marks": "; ".join(mark.text for mark in snapshot.marks)}
+    return row | {"events": "; ".join(event.text for event in snapshot.events)}
 
 
 def _flat(record: ServerView | Device) -> dict[str, object]:

@@ -39,13 +39,16 @@ th { color: var(--dim); font-weight: 600; } td.text, th.text { text-align: left;
 footer { color: var(--dim); margin-top: 3em; }
 """
 
+MOST_EVENTS = 1000
+Row = tuple[str, ...]
+
 
 def page(recording: Recording) -> Iterator[str]:
     """The parts of the page."""
     axis = Axis(recording.start, recording.end, min(COLUMNS, max(1, len(recording))))
     last = recording.snapshot(len(recording) - 1)
     groups = list(_groups(recording))
-    findings = _collect(recording, axis, groups)
+    findings, events = _collect(recording, axis, groups)
     marks = [(recording.times[index], mark.text) for index, mark in recording.marks]
     gap = max(2, round(3 * recording.pace_s * axis.columns / max(axis.end - axis.start, 1e-9)))
     yield _head(recording)
@@ -60,6 +63,7 @@ def page(recording: Recording) -> Iterator[str]:
     )
     clock = [(_clock(when), text) for when, text in marks]
     yield _table("Marks", ("time", "mark"), clock, text=range(2))
+    yield _table("Events", ("time", "kind", "what", "server", "node"), events, text=range(5))
     yield f"<footer>llmtop {escape(__version__)}. {UNKNOWN} means that the source did not say.</footer>\n"
     yield "</body></html>\n"
 
@@ -172,20 +176,25 @@ def _device_name(device: Device) -> str:
     return f"GPU {device.index}" + (f" MIG {device.mig}" if device.mig else "")
 
 
-def _collect(recording: Recording, axis: Axis, groups: Sequence[tuple[str, Sequence[Chart]]]) -> list[tuple[str, ...]]:
-    """Go through the recording once: fill the charts, and remember from when to when every finding was there."""
+def _collect(
+    recording: Recording, axis: Axis, groups: Sequence[tuple[str, Sequence[Chart]]]
+) -> tuple[list[Row], list[Row]]:
+    """Go through the recording once: fill the charts; from when to when every finding was there, and what happened."""
     every = [series for _, charts in groups for chart in charts for series in chart.series]
     seen: dict[str, tuple[float, float, Finding]] = {}
+    events: list[Row] = []
     for when, snapshot in zip(recording.times, recording, strict=True):
         column = axis.column(when)
         for series in every:
             series.take(column, snapshot)
+        events += ((_clock(e.time), e.kind, e.text, _address(e.server or ""), e.node or "") for e in snapshot.events)
         for finding in snapshot.findings:
             seen[finding.id] = (seen[finding.id][0] if finding.id in seen else when, when, finding)
-    return [
+    findings: list[Row] = [
         (found.level, _clock(first), _clock(last), found.text, found.evidence or "", found.advice or "")
         for first, last, found in seen.values()
     ]
+    return findings, events[:MOST_EVENTS]
 
 
 # how it is shown
