@@ -318,6 +318,15 @@ def test_containers_are_reached_at_their_published_ports_and_asked_for_once(proc
     assert (server.pid, server.max_num_seqs) == (8, 9)
 
 
+def test_an_unpublished_port_is_reached_at_the_address_that_docker_tells(proc: Proc, docker: Path) -> None:
+    folder = proc.contain(7, "vllm serve m", BOX, "172.17.0.2", 8000)
+    (folder / "net/fib_trie").unlink()
+    (folder / "cgroup").write_text(f"12:memory:/docker/{BOX[:12]}\n0::/\n")
+    network = {"Ports": {"8000/tcp": None}, "Networks": {"ai": {"IPAddress": "172.20.0.2"}}}
+    (docker / f"{BOX[:12]}.json").write_text(json.dumps([{"NetworkSettings": network}]))
+    assert proc.urls() == ["http://172.20.0.2:8000"]
+
+
 def test_a_pod_uses_the_network_of_another_container(proc: Proc, docker: Path) -> None:
     proc.contain(7, "vllm serve m", BOX, "172.17.0.2", 8000)
     publish(docker, BOX, mode=f"container:{OTHER}")
@@ -342,6 +351,12 @@ def test_without_anything_told_a_container_is_reached_at_its_own_address(proc: P
     assert server is not None
     assert server.pid == 8
     assert process_of(proc.root, "localhost", 8000) is None
+
+
+def test_a_container_with_no_address_of_its_own_and_nothing_told_is_not_asked_elsewhere(proc: Proc) -> None:
+    proc.contain(7, "vllm serve m", BOX, "192.168.1.9", 8000)
+    proc.contain(8, "vllm serve m", OTHER, "10.0.2.100", 8000)
+    assert proc.urls() == []
 
 
 def test_an_answer_that_is_none_is_not_known(proc: Proc, docker: Path) -> None:

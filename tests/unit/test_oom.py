@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from llmtop.machine.oom import OomWatch, oom_evidence
+from llmtop.machine.oom import OomWatch
 
 KILL = (
     "6,2,{at},-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task=python3,pid=77,uid=0\n"
@@ -41,7 +39,6 @@ class Box:
 def test_nothing_is_said_without_evidence(tmp_path: Path) -> None:
     assert Box(tmp_path).watch().evidence() is None
     assert OomWatch(42, tmp_path / "none", tmp_path / "none", tmp_path / "none").evidence() is None
-    assert oom_evidence(42, log=tmp_path / "none") is None
 
 
 def test_a_kill_counted_by_the_control_group_is_evidence(tmp_path: Path) -> None:
@@ -89,15 +86,19 @@ def test_the_kernel_log_names_the_process_and_what_it_held(tmp_path: Path) -> No
     watch.add([77])
     said = "kernel log: the OOM killer ended process 77 (VLLM::EngineCor), which held 51.0 GiB of host memory"
     assert watch.evidence() == said
-    assert oom_evidence(77, log=box.log) == said
 
 
-@pytest.mark.parametrize("at", [0, 5_000_000])
-def test_an_old_record_of_the_same_number_is_none(tmp_path: Path, at: int) -> None:
-    log = write(tmp_path / "kmsg", KILL.format(at=at))
-    assert oom_evidence(77, since=100.0, log=log) is None
+def test_an_old_record_of_the_same_number_is_none(tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    watch = box.watch()
+    watch.add([77])
+    write(box.log, KILL.format(at=0))
+    assert watch.evidence() is None
 
 
 def test_a_kill_at_the_limit_of_a_container_says_so(tmp_path: Path) -> None:
-    log = write(tmp_path / "kmsg", KILL.format(at=9_000_000).replace("Out of memory", "Memory cgroup out of memory"))
-    assert "at its control group's limit" in (oom_evidence(77, since=8.0, log=log) or "")
+    box = Box(tmp_path)
+    watch = box.watch()
+    watch.add([77])
+    write(box.log, KILL.format(at=10**18).replace("Out of memory", "Memory cgroup out of memory"))
+    assert "at its control group's limit" in (watch.evidence() or "")

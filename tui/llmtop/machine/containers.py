@@ -21,16 +21,17 @@ Address = tuple[str, int]
 _TIMEOUT_S = 5.0
 _PATIENCE_S = 1.0  # that all looks together wait for first answers: nobody has seen a screen yet
 _RETRY_S = 60.0
-_ID = re.compile(r"[0-9a-f]{64}")
+_ID = re.compile(r"[-/:]([0-9a-f]{12,64})(?=\.scope|/|\s|$)")  # docker-ID.scope, /docker/ID, libpod-ID.scope, …
 _LOCAL = re.compile(r"\|-- ([\d.]+)\n\s+/32 host LOCAL")
 _NO_WAY_IN = ("127.", "0.", "10.0.2.100")  # the last is what slirp4netns gives every container
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What a container engine says: host addresses by inner port, and whose network it uses."""
+    """What a container engine says: host addresses by inner port, its own address, and whose network it uses."""
 
     ports: Mapping[int, Address] = field(default_factory=dict)
+    address: str | None = None
     network_of: str | None = None
     host_network: bool = False
 
@@ -82,14 +83,16 @@ def inspect(tool: str, container: str) -> Container | None:
 
 def _parsed(told: Any) -> Container:
     mode = str((told.get("HostConfig") or {}).get("NetworkMode") or "")
-    published = (told.get("NetworkSettings") or {}).get("Ports") or {}
+    network = told.get("NetworkSettings") or {}
+    networks = (network, *(network.get("Networks") or {}).values())
+    address = next((text for one in networks if (text := one.get("IPAddress"))), None)
     ports: dict[int, Address] = {}
-    for inner, bindings in published.items():
+    for inner, bindings in (network.get("Ports") or {}).items():
         number, _, protocol = inner.partition("/")
         for binding in (bindings or ()) if protocol in ("", "tcp") else ():
             ports.setdefault(int(number), (_reached(binding.get("HostIp")), int(binding["HostPort"])))
     network_of = mode.removeprefix("container:") if mode.startswith("container:") else None
-    return Container(ports, network_of, mode == "host")
+    return Container(ports, address, network_of, mode == "host")
 
 
 def _reached(address: str | None) -> str:
@@ -113,7 +116,8 @@ def proxies(command_lines: Iterable[Sequence[str]]) -> dict[Address, Address]:
 
 def shares_network(procfs: Path, pid: int) -> bool:
     """Whether a process uses this machine's network; by its addresses where the namespaces may not be seen."""
-    ours, its = _link(procfs / "self/ns/net"), _link(procfs / str(pid) / "ns/net")
+    ours = _link(procfs / "self/ns/net") or _link(procfs / "1/ns/net")  # a copy of a tree has no self
+    its = _link(procfs / str(pid) / "ns/net")
     if ours is not None and its is not None:
         return ours == its
     own, other = addresses(procfs, "self"), addresses(procfs, str(pid))
@@ -127,12 +131,9 @@ def addresses(procfs: Path, process: str) -> tuple[str, ...]:
 
 def container_of(procfs: Path, pid: int) -> str | None:
     """The id of the container a process runs in."""
-    for name in ("cgroup", "mountinfo"):
-        text = _text(procfs / str(pid) / name)
-        found = _ID.findall(text if name == "cgroup" else "\n".join(re.findall(r"/containers/[0-9a-f]{64}/", text)))
-        if found:
-            return str(found[-1])
-    return None
+    mounts = re.findall(r"/containers/[0-9a-f]{64}/", _text(procfs / str(pid) / "mountinfo"))
+    found = _ID.findall(_text(procfs / str(pid) / "cgroup")) or _ID.findall("\n".join(mounts))
+    return str(found[-1]) if found else None
 
 
 def reachable(procfs: Path, pid: int, port: int, forwarded: Mapping[Address, Address]) -> Address | None:
@@ -140,12 +141,12 @@ def reachable(procfs: Path, pid: int, port: int, forwarded: Mapping[Address, Add
 
     First the published port that the container engine tells, then docker's forwarding processes, then its own address.
     """
+    here = addresses(procfs, "self")  # pasta gives a container those of its machine, where others listen
+    inside = (address for address in addresses(procfs, str(pid)) if address not in here)
+    own = [address for address in inside if not address.startswith(_NO_WAY_IN)]
+    published = (forwarded[address, port] for address in own if (address, port) in forwarded)
     told = _told(container_of(procfs, pid), port)
-    if told is not None:
-        return told
-    own = [address for address in addresses(procfs, str(pid)) if not address.startswith(_NO_WAY_IN)]
-    published = next((forwarded[address, port] for address in own if (address, port) in forwarded), None)
-    return published or next(((address, port) for address in own), None)
+    return told or next(published, None) or next(((address, port) for address in own), None)
 
 
 def _told(container: str | None, port: int) -> Address | None:
@@ -157,6 +158,8 @@ def _told(container: str | None, port: int) -> Address | None:
             return "127.0.0.1", port
         if port in found.ports:
             return found.ports[port]
+        if found.network_of is None:
+            return (found.address, port) if found.address else None
         container = found.network_of
     return None
 

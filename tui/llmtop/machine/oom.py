@@ -59,11 +59,6 @@ class OomWatch:
         return None
 
 
-def oom_evidence(pid: int, since: float = 0.0, log: Path = KERNEL_LOG) -> str | None:
-    """What the kernel log says of a process killed for memory after monotonic `since`; None for nothing."""
-    return _logged(log, {pid}, since)
-
-
 def _logged(log: Path, pids: set[int], since: float) -> str | None:
     for at, text in _records(log):
         match = _KILLED.search(text)
