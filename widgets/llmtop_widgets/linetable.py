@@ -111,7 +111,7 @@ class LineTable(LineWidget, can_focus=True):
         super().__init__(id=id, classes=classes)
         self._columns = tuple(columns)
         self._rows = tuple(rows)
-        self._empty = empty
+        self.empty = empty
         self._sort: tuple[str | None, bool] = (None, False)
         self._cursor = 0
         self._top = 0
@@ -204,7 +204,7 @@ class LineTable(LineWidget, can_focus=True):
         index = self._top + y - 1
         if index < len(self._rows):
             return self._row_line(index)
-        return ((Span(self._empty, "dim"),) if y == 1 and not self._rows else EMPTY), ""
+        return ((Span(self.empty, "dim"),) if y == 1 and not self._rows else EMPTY), ""
 
     @property
     def _visible(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from llmtop.contract.settings import Settings, Target
 from llmtop.contract.snapshot import Snapshot
-from llmtop.engines.discover import is_local
+from llmtop.engines.discover import is_here
 
 INTERVAL_S = 2.0  # memory has a faster sampler of its own, and every page asked for costs the loaded server time
 
@@ -20,7 +20,7 @@ def watched(target: Target, settings: Settings) -> Iterator[Callable[[], Snapsho
     `settings` says where to look for this host's memory.
     """
     latest: list[Snapshot | None] = [None]
-    if not is_local(target.host):
+    if not is_here(settings.procfs, target.host):
         yield lambda: None
         return
     from llmtop.machine.live import LiveMachine

@@ -44,7 +44,10 @@ class GpusScreen(ViewScreen):
     def draw(self, view: View) -> None:
         """Devices in their order, processes below each."""
         devices = view.snapshot.devices if view.snapshot else ()
-        self.query_one(LineTable).set_rows([row for device in devices for row in _rows(device)])
+        node = view.snapshot.node_of(view.server) if view.snapshot else None
+        table = self.query_one(LineTable)
+        table.empty = f"GPUs of {node.name}: not known here" if node and node.state == "unknown" else "no GPU seen"
+        table.set_rows([row for device in devices for row in _rows(device)])
 
 
 def _rows(device: Device) -> Iterator[Row]:
