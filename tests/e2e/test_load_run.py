@@ -154,6 +154,44 @@ def test_stop_from_another_thread_leaves_nothing_behind(truth: TruthServer) -> N
     assert (drained[-1].running, drained[-1].drained) == (0, True)
 
 
+def test_a_frozen_worker_is_killed_after_a_stop(truth: TruthServer) -> None:
+    truth.script(ttft_s=0.01, itl_s=0.05)
+    endless = plan(truth, *sweep(4, prompts=100, size=(16, 500)), warm_up=False)
+    load = LoadThread(endless, RunOptions(write=False), lambda event: None)
+    load.start()
+    until(lambda: truth.state()["running"] == 4)
+    (worker,) = (pid for pid in children(os.getpid()) if b"llmtop.load.worker" in command_of(pid))
+    os.kill(worker, signal.SIGSTOP)
+    load.stop()
+    until(lambda: truth.state()["running"] == 0, 3.0)
+    assert load.join(10.0)
+    assert load.result is not None
+    assert [level.interrupted for level in load.result.levels] == [True]
+
+
+@pytest.mark.parametrize("name", ["secrets", "httptools", "random", "uvloop", "sitecustomize"])
+def test_modules_of_the_current_folder_are_not_executed(
+    truth: TruthServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    truth.script(ttft_s=0.001, itl_s=0.0)
+    (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\nprint('hello')\n")
+    monkeypatch.chdir(tmp_path)
+    result, _ = play(plan(truth, *sweep(1, prompts=2)), write=False)
+    assert result["levels"][0]["completed"] == 2
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_worker_that_writes_what_is_no_event_is_a_failure(
+    truth: TruthServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho hello\nexec sleep 60\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(LoadError, match="no event"):
+        play(plan(truth, *sweep(1)), write=False)
+
+
 @pytest.mark.parametrize("moment", ["before", "preflight"])
 def test_stop_before_any_level(truth: TruthServer, moment: str) -> None:
     truth.script(ttft_s=2.0)
@@ -407,6 +445,10 @@ def test_kill_9_leaves_no_worker_and_no_load(truth: TruthServer) -> None:
     process.kill()
     process.wait()
     until(lambda: not any(map(running, workers)) and truth.state()["running"] == 0, 1.0)
+
+
+def command_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def children(pid: int) -> list[int]:

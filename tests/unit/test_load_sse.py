@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -252,3 +253,14 @@ def test_http_failures_keep_the_words_of_the_server(status: int, outcome: str) -
     assert not reply.body(b'{"error": {"message": "too ', 0.0)
     reply.body(b'long"}}', 0.0)
     assert (reply.verdict("complete", 0.0), reply.message) == (outcome, "too long")
+
+
+def test_many_short_lines_take_time_in_proportion() -> None:
+    def took(lines: int) -> float:
+        parser, began = SseParser(), time.process_time()
+        for _ in range(lines):
+            parser.feed(b"data: x\n")
+        return time.process_time() - began
+
+    ratios = (took(20_000) / took(10_000) for _ in range(5))
+    assert any(ratio <= 2.5 for ratio in ratios)

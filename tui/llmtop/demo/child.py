@@ -187,7 +187,7 @@ def launch(machine: str, **options: Any) -> DemoProcess:
     fault="late"`. Raises ProfileError for an unknown machine, RuntimeError when the server does not start.
     """
     profiles.load(machine)
-    command = [sys.executable, "-m", "llmtop.demo", machine, "--with-parent", *flags(options)]
+    command = [sys.executable, "-P", "-m", "llmtop.demo", machine, "--with-parent", *flags(options)]
     # the child must not write to the terminal it is shown on: its stderr is kept for the error message alone
     with tempfile.TemporaryFile("w+") as errors:
         pipe = subprocess.PIPE

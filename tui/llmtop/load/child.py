@@ -15,6 +15,8 @@ from llmtop.load.plan import Plan
 
 _LINE_LIMIT = 64 << 20
 _END_S = 2.0
+_STOP_S = 0.5
+SILENT_S = 10.0  # a worker in a level speaks four times a second
 
 
 class WorkerFailed(RuntimeError):
@@ -28,13 +30,14 @@ class Child:
         self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.stderr: deque[str] = deque(maxlen=50)
         self._process = process
+        self._killer: asyncio.TimerHandle | None = None
         self._readers = [asyncio.ensure_future(self._read()), asyncio.ensure_future(self._read_errors())]
 
     @classmethod
     async def start(cls, plan: Plan, authorization: str | None, tls: dict[str, Any]) -> Child:
         """A new worker, plan in hand; the key goes through the pipe and nowhere else."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "llmtop.load.worker"),
+            *(sys.executable, "-P", "-m", "llmtop.load.worker"),  # -P: no module of the current folder
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -50,41 +53,66 @@ class Child:
         if stdin is not None and not stdin.is_closing():
             stdin.write(json.dumps(command).encode() + b"\n")
 
-    async def hear(self, *names: str) -> dict[str, Any]:
-        """The next event of these names; raises `WorkerFailed` when it reports an error or ends."""
+    async def hear(self, *names: str, silent_s: float | None = None) -> dict[str, Any]:
+        """The next event of these names; raises `WorkerFailed` when it reports an error, ends, or is silent too long."""
         while True:
-            event = await self.events.get()
+            try:
+                event = await asyncio.wait_for(self.events.get(), silent_s)
+            except TimeoutError:
+                self.kill()
+                raise WorkerFailed(f"the load worker has said nothing for {silent_s:g} s") from None
             if event["event"] in names:
                 return event
             if event["event"] in ("error", "gone"):
                 raise WorkerFailed(event.get("message") or self._last_words())
 
+    def stop(self) -> None:
+        """Asks it to end, and kills it when it has not a moment later: one that is frozen holds its streams open."""
+        if self._killer is None:
+            self.say(cmd="stop")
+            self._killer = asyncio.get_running_loop().call_later(_STOP_S, self.kill)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to end."""
+        return self._killer is not None
+
     async def end(self) -> None:
-        """Stops it: politely, then by force."""
-        self.say(cmd="stop")
-        if self._process.returncode is None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), _END_S)
-        if self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+        """Stops it, politely, then by force, and waits until it is gone."""
+        self.stop()
+        await self._process.wait()
+        if self._killer is not None:
+            self._killer.cancel()
         await asyncio.wait(self._readers, timeout=_END_S)
 
     def kill(self) -> None:
         """Ends it at once; the kernel closes its connections."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
 
     def _last_words(self) -> str:
         return "the load worker ended: " + (self.stderr[-1] if self.stderr else f"exit {self._process.returncode}")
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
-            self.events.put_nowait(json.loads(line))
+        try:
+            while line := await self._process.stdout.readline():
+                self.events.put_nowait(_event(line))
+        except ValueError:  # not a line of ours, or one without end
+            self.events.put_nowait({"event": "error", "message": "the load worker wrote what is no event"})
+            self.kill()
         self.events.put_nowait({"event": "gone"})
 
     async def _read_errors(self) -> None:
         assert self._process.stderr is not None
         while line := await self._process.stderr.readline():
             self.stderr.append(line.decode("utf-8", "replace").rstrip())
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    """The event of a line; raises `ValueError` for what is none."""
+    event = json.loads(line)
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+        raise ValueError("no event")
+    return event

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from llmtop.contract.snapshot import Snapshot
-from llmtop.load.child import Child
+from llmtop.load.child import SILENT_S, Child, WorkerFailed
 from llmtop.load.counters import CounterReader, ServerCounters, delta
 from llmtop.load.events import Event, FirstToken, Lane, LevelPreparing, LevelStarted, Progress, RequestDone
 from llmtop.load.files import RunFiles
@@ -174,7 +174,7 @@ class LevelPlay:
     async def _listen(self, number: int, worker: Child) -> None:
         """Takes a worker's records and snapshots until it says that its part is over."""
         while True:
-            event = await worker.hear("req", "snap", "level")
+            event = await self._hear(worker)
             if event["event"] == "req":
                 self._record(RequestRecord.from_json(event["record"]))
             elif event["event"] == "snap":
@@ -184,6 +184,15 @@ class LevelPlay:
             else:
                 self._ends.append(event)
                 return
+
+    async def _hear(self, worker: Child) -> dict[str, Any]:
+        """The worker's next event; one that was killed after a stop has played its part all the same."""
+        try:
+            return await worker.hear("req", "snap", "level", silent_s=SILENT_S)
+        except WorkerFailed:
+            if not worker.stopping:
+                raise
+            return {"event": "level", "stopped": STOPPED, "interrupted": True, "vitals": {}}
 
     def _record(self, record: RequestRecord) -> None:
         self._records.append(record)

@@ -119,7 +119,7 @@ class LoadRun:
         if not self._stop.is_set():
             self._stop.set()
             for child in self._children:
-                child.say(cmd="stop")
+                child.stop()
 
     async def run(self) -> RunResult:
         """The whole run; returns the result. Raises `LoadError` when there is none to begin with."""

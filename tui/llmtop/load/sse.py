@@ -29,12 +29,13 @@ class SseEvent(NamedTuple):
 class SseParser:
     """An incremental parser of one stream; raises `SseError` for an event without end."""
 
-    __slots__ = ("_after_cr", "_data", "_first_line", "_kind", "_parts", "_size")
+    __slots__ = ("_after_cr", "_data", "_first_line", "_held", "_kind", "_parts", "_size")
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []  # the unfinished line, in the pieces it came in
         self._data: list[bytes] = []
         self._kind = b""
+        self._held = 0  # bytes in _data
         self._size = 0
         self._after_cr = False
         self._first_line = True
@@ -88,7 +89,7 @@ class SseParser:
         self._parts = [rest] if rest else []
         self._after_cr = text.endswith(b"\r")
         events = [event for line in lines if (event := self._line(line)) is not None]
-        self._size = len(rest) + sum(map(len, self._data))
+        self._size = len(rest) + self._held
         return events
 
     def _line(self, line: bytes) -> SseEvent | None:
@@ -100,12 +101,13 @@ class SseParser:
         name, _, value = line.partition(b":")
         if name == b"data":
             self._data.append(value.removeprefix(b" "))
+            self._held += len(value)
         elif name == b"event":
             self._kind = value.removeprefix(b" ")
         return None
 
     def _dispatch(self) -> SseEvent | None:
         event = SseEvent(b"\n".join(self._data), self._kind)
-        self._data = []
+        self._data, self._held = [], 0
         self._kind = b""
         return event if event.data else None

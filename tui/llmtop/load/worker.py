@@ -136,7 +136,7 @@ class Worker:
         if self._run is not None:
             self._run.stop(STOPPED)
         if self._work is not None and not self._work.done():
-            await asyncio.wait({self._work}, timeout=0.5 if self._run is not None else 0)
+            await asyncio.wait({self._work}, timeout=0.3 if self._run is not None else 0)
             self._work.cancel()
 
     async def _preflight(self) -> None:

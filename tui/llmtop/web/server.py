@@ -64,7 +64,7 @@ class Tab(AppService):
 
     async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
         """Start the process without a shell, and without what is secret in the environment."""
-        command = (sys.executable, "-m", "llmtop.web.tab", str(self._socket))
+        command = (sys.executable, "-P", "-m", "llmtop.web.tab", str(self._socket))
         environment = kept_environment(self._build_environment(width=width, height=height))
         self._process = await asyncio.create_subprocess_exec(
             *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment
