@@ -347,7 +347,7 @@ def test_a_dry_run_shows_the_plan_and_the_equal_commands_and_sends_nothing(truth
     truth.script()
     done = call(truth.url, "--dry-run", "--seed", "5", "--api-key-env", "SECRET_KEY", env={"SECRET_KEY": "hidden"})
     assert done.returncode == 0
-    assert "320 requests, 655,360 prompt + 40,960 output tokens" in done.stdout
+    assert "352 requests, 720,896 prompt + 45,056 output tokens" in done.stdout
     assert done.stdout.count("vllm bench serve") == 5
     assert "hidden" not in done.stdout
     assert truth.state()["requests"] == 0
@@ -363,22 +363,21 @@ def test_no_server_is_no_result() -> None:
 @pytest.mark.parametrize(
     ("script", "errors", "words"),
     [
-        ({"fail": "error", "fail_after": 2}, {"stream_error": 6}, "scripted error"),
-        ({"fail": "truncate", "fail_after": 2}, {"truncated": 6}, "truncated"),
-        ({"fail": "503"}, {"http_5xx": 1}, "scripted 503"),
-        ({"fail": "400"}, {"http_4xx": 6}, "scripted 400"),
-        ({"fail": "stop", "fail_after": 2}, {"short": 6}, "end before the asked length"),
+        ({"fail": "error", "fail_after": 2}, [{"stream_error": 6}], "scripted error"),
+        ({"fail": "truncate", "fail_after": 2}, [{"truncated": 6}], "truncated"),
+        ({"fail": "503"}, [], "HTTP 503 from /v1/completions: scripted 503"),  # nothing is sent to it
+        ({"fail": "400"}, [], "scripted 400"),
     ],
 )
 def test_a_server_that_only_fails_says_how(
-    truth: TruthServer, script: dict[str, Any], errors: dict[str, int], words: str
+    truth: TruthServer, script: dict[str, Any], errors: list[dict[str, int]], words: str
 ) -> None:
     truth.script(ttft_s=0.001, itl_s=0.0, **script)
     done = call(truth.url, *SMALL, "--json")
     *events, result = (json.loads(line) for line in done.stdout.splitlines())
     assert done.returncode == 3
-    assert [level["errors"] for level in result["levels"]] == [errors]  # no second level after one without success
-    assert words in " ".join(event.get("text", "") for event in events)
+    assert [level["errors"] for level in result["levels"]] == errors  # no second level after one without success
+    assert words in (result["error"] or " ".join(event.get("text", "") for event in events))
 
 
 def on_a_terminal(url: str, *answers: str) -> tuple[int, str]:

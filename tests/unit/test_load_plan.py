@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from dataclasses import replace
 from itertools import pairwise
@@ -12,7 +13,7 @@ import pytest
 from llmtop.contract.codec import plain, rebuild
 from llmtop.load.level import arrivals
 from llmtop.load.plan import Caps, Level, Pace, Plan, Timeouts, estimate_s
-from llmtop.load.scenarios import SCENARIOS, Options, bench_commands, build, fit
+from llmtop.load.scenarios import SCENARIOS, Options, TooLong, bench_commands, build, cuts, fit
 
 BASE = Plan(url="http://spark-a:8000", levels=(), model="gpt-oss-120b", seed=7)
 
@@ -20,9 +21,28 @@ BASE = Plan(url="http://spark-a:8000", levels=(), model="gpt-oss-120b", seed=7)
 def test_the_default_sweep_is_the_one_people_run() -> None:
     plan = build("sweep", BASE)
     assert [(x.concurrency, x.num_prompts, x.input_len, x.output_len) for x in plan.levels] == [
-        (c, 64, 2048, 128) for c in (1, 4, 8, 16, 32)
+        (c, max(64, 3 * c), 2048, 128) for c in (1, 4, 8, 16, 32)
     ]
-    assert (plan.requests(), plan.tokens()) == (320, (655_360, 40_960))
+    assert (plan.requests(), plan.tokens()) == (352, (720_896, 45_056))
+
+
+def test_requests_grow_with_the_users_and_levels_named_twice_are_one() -> None:
+    levels = build("sweep", BASE, Options(concurrencies=(4, 128, 4))).levels
+    assert [(level.concurrency, level.num_prompts) for level in levels] == [(4, 64), (128, 384)]
+
+
+def test_a_rate_without_end_sends_all_at_once() -> None:
+    whole, paced = build("rate", BASE, Options(request_rates=(math.inf, 2.0), num_prompts=12)).levels
+    assert (whole.name, whole.request_rate, whole.concurrency) == ("inf req/s", None, 12)
+    assert (paced.name, paced.request_rate) == ("2 req/s", 2.0)
+
+
+def test_what_is_cut_is_said_and_an_answer_that_fills_the_model_is_refused() -> None:
+    long = build("sweep", BASE, Options(concurrencies=(1,), input_len=40_000))
+    assert cuts(long, 32_768) == "prompts cut from 40,000 to 32,640 tokens: the model takes 32,768 with the answer"
+    assert cuts(build("sweep", BASE, Options(concurrencies=(4, 4))), 32_768) is None
+    with pytest.raises(TooLong, match="32,768"):
+        fit(build("sweep", BASE, Options(output_len=32_768)), 32_768)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

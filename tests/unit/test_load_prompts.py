@@ -56,7 +56,7 @@ def test_what_the_server_refuses_is_not_sent() -> None:
 
 def test_words_of_one_token_make_texts_of_exact_length() -> None:
     words = tuple(f"word{i}" for i in range(60))
-    sent = body(Plan("http://x", (LEVEL,), api="chat"), Profile(ids=IDS.ids, words=words, use_ids=True))
+    sent = body(Plan("http://x", (LEVEL,)), Profile(api="chat", ids=IDS.ids, words=words, use_ids=True))
     (message,) = sent["messages"]
     assert message["role"] == "user"
     assert message["content"].startswith(" word")

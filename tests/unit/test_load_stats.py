@@ -59,8 +59,8 @@ def test_steady_window_runs_from_the_last_first_token_of_the_first_wave_to_the_l
 
 def test_decode_time_counts_from_the_tokens_of_the_first_chunk() -> None:
     merged = stats.Timing(0.0, 1.0, (1.0,), 2.0, 5, 6, first_tokens=4)
-    assert (merged.decode_s, merged.tpot_s) == (0.5, 0.2)
-    assert stats.Timing(0.0, 1.0, (), 1.0, 5, 256, first_tokens=256).decode_s is None
+    assert merged.tpot_s == 0.5
+    assert stats.Timing(0.0, 1.0, (), 1.0, 5, 256, first_tokens=256).tpot_s is None
     assert stats.Timing(0.0, 1.0, (), 1.0, 5, 1).tpot_s is None
 
 

@@ -22,7 +22,7 @@ from llmtop.load.beside import watched
 from llmtop.load.files import NoRun, read_run
 from llmtop.load.plan import Plan
 from llmtop.load.results import RunResult, values_of
-from llmtop.load.runner import LoadError, LoadRun, RunOptions, read_counters
+from llmtop.load.runner import LoadError, LoadRun, RunOptions, read_counters, survey
 
 __all__ = ["add_arguments", "main", "run"]
 
@@ -34,11 +34,11 @@ def run(args: argparse.Namespace) -> int:
     if args.compare:
         return _compare(*args.compare)
     target = _target(args)
-    plan = make_plan(args, target.url)
-    if args.dry_run:
-        print(plan_text(plan))
-        return EXIT_OK
+    plan = make_plan(args, target)
     options = RunOptions.of_target(target, root=args.output_dir, write=not args.no_files)
+    if args.dry_run:
+        print(_shown(plan, options))
+        return EXIT_OK
     try:
         _permit(args, plan, target, options)
         host = Settings(procfs=args.procfs, sysfs=args.sysfs, memory=args.memory)
@@ -78,7 +78,7 @@ def _permit(args: argparse.Namespace, plan: Plan, target: Target, options: RunOp
         return
     if not sys.stdin.isatty():
         raise UsageError("a load test starts only with --yes where nobody can be asked")
-    print(plan_text(plan), file=sys.stderr)
+    print(_shown(plan, options), file=sys.stderr)
     if permission.confirm is safety.Confirm.NAME:
         if not safety.typed_right(_answer(f"{permission.reasons[0]} "), target.host):
             raise UsageError("not the name of the host; nothing was sent")
@@ -86,6 +86,11 @@ def _permit(args: argparse.Namespace, plan: Plan, target: Target, options: RunOp
         raise UsageError("not started; nothing was sent")
     if busy and _answer(f"{busy} [y/N] ").lower() not in ("y", "yes"):
         raise UsageError("not started; nothing was sent")
+
+
+def _shown(plan: Plan, options: RunOptions) -> str:
+    """The plan with the model that the server would be loaded with."""
+    return plan_text(plan, asyncio.run(survey(plan.url, options)))
 
 
 def _busy(plan: Plan, options: RunOptions) -> str | None:

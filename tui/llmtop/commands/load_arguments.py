@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from llmtop.contract.settings import UsageError
+from llmtop.contract.settings import Target, UsageError
 from llmtop.load.plan import DEFAULT_SLO, Caps, Plan, Timeouts
 from llmtop.load.scenarios import SCENARIOS, Options, build
 from llmtop.load.verdict import BadLimit, parse_goodput, parse_slo
@@ -25,11 +26,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--num-prompts", type=_whole, metavar="N", help="requests per level")
     what.add_argument("--random-input-len", type=_whole, metavar="N", help="prompt tokens per request")
     what.add_argument("--random-output-len", type=_whole, metavar="N", help="output tokens per request")
-    what.add_argument("--request-rate", type=_rates, metavar="R[,R]", help="requests/s; inf: a closed loop")
+    what.add_argument(
+        "--request-rate",
+        type=_rates,
+        metavar="R[,R]",
+        help="requests/s; inf: all at once",
+    )
     what.add_argument("--burstiness", type=_positive, default=1.0, metavar="B", help="of the arrivals; 1: Poisson")
     what.add_argument("--duration", type=_positive, metavar="S", help="ends each level after so many seconds")
     what.add_argument("--model", help="the served model name (the server's first)")
-    what.add_argument("--api", choices=("completions", "chat"), default="completions", help="the route")
+    what.add_argument(
+        "--api", choices=("auto", "completions", "chat"), default="auto", help="the route (what is there)"
+    )
     what.add_argument("--prompts", choices=("ids", "text"), default="ids", help="token ids, or text")
     what.add_argument("--seed", type=int, help="of the prompts; the same seed twice meets a warm prefix cache")
     what.add_argument("--extra-body", type=_json_object, default={}, metavar="JSON", help="more body fields")
@@ -68,14 +76,14 @@ def _permitting(group: Any) -> None:
 def _printing(group: Any) -> None:
     group.add_argument("--json", action="store_true", help="progress objects, and the result as last line")
     group.add_argument(
-        "--dry-run", action="store_true", help="print the plan and the equal vLLM commands; send nothing"
+        "--dry-run", action="store_true", help="print the plan and the equal vLLM commands; load nothing"
     )
     group.add_argument("--output-dir", type=Path, metavar="DIR", help="where the run's directory is made")
     group.add_argument("--no-files", action="store_true", help="write nothing to disk")
     group.add_argument("--metadata", nargs="*", default=[], metavar="K=V", help="kept with the results")
 
 
-def make_plan(args: argparse.Namespace, url: str) -> Plan:
+def make_plan(args: argparse.Namespace, target: Target) -> Plan:
     """The plan that the arguments ask for; raises `UsageError` for one that cannot run."""
     try:
         slo = parse_slo(args.slo) if args.slo else dict(DEFAULT_SLO)
@@ -83,9 +91,9 @@ def make_plan(args: argparse.Namespace, url: str) -> Plan:
     except BadLimit as error:
         raise UsageError(str(error)) from None
     base = Plan(
-        url=url,
+        url=target.url,
         levels=(),
-        model=args.model,
+        model=args.model or target.model,
         api=args.api,
         prompt_mode=args.prompts,
         seed=secrets.randbelow(2**31) if args.seed is None else args.seed,
@@ -99,11 +107,16 @@ def make_plan(args: argparse.Namespace, url: str) -> Plan:
         caps=Caps(concurrency=args.cap_concurrency),
     )
     options = _options(args)
-    plan = build(args.scenario or ("rate" if options.request_rates else "sweep"), base, options)
+    plan = build(args.scenario or _scenario(options), base, options)
     problems = plan.problems()
     if problems:
         raise UsageError("; ".join(problems))
     return plan
+
+
+def _scenario(options: Options) -> str:
+    """The scenario of a rate where one was given; an infinite one is a closed loop."""
+    return "rate" if any(map(math.isfinite, options.request_rates or ())) else "sweep"
 
 
 def _options(args: argparse.Namespace) -> Options:
@@ -112,7 +125,7 @@ def _options(args: argparse.Namespace) -> Options:
         num_prompts=args.num_prompts,
         input_len=args.random_input_len,
         output_len=args.random_output_len,
-        request_rates=tuple(r for r in args.request_rate or () if r is not None) or None,
+        request_rates=args.request_rate,
         burstiness=args.burstiness,
         duration_s=args.duration,
     )
@@ -138,8 +151,8 @@ def _positive(text: str) -> float:
     return value
 
 
-def _rates(text: str) -> tuple[float | None, ...]:
-    return tuple(None if part.strip() == "inf" else _positive(part) for part in text.split(","))
+def _rates(text: str) -> tuple[float, ...]:
+    return tuple(math.inf if part.strip() == "inf" else _positive(part) for part in text.split(","))
 
 
 def _json_object(text: str) -> dict[str, Any]:

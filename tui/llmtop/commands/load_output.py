@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llmtop.contract.codec import to_json
-from llmtop.contract.units import duration, rate, seconds
+from llmtop.contract.settings import UsageError
+from llmtop.contract.units import clean, duration, rate, seconds
+from llmtop.engines.models import ListedModel
 from llmtop.load import table
 from llmtop.load.events import Draining, Event, LevelDone, LevelStarted, Progress, Warned
+from llmtop.load.models import NoModel, candidates, choice
 from llmtop.load.plan import Plan
 from llmtop.load.results import RunResult, values_of
-from llmtop.load.scenarios import SCENARIOS, bench_commands
+from llmtop.load.scenarios import SCENARIOS, TooLong, bench_commands, cuts
 
 JSON_PROGRESS_S = 1.0
 _PROGRESS = ("sent", "completed", "errors", "running", "tokens", "tok_s", "server_tok_s", "fraction", "eta_s")
 _LEVEL_DONE = ("level", "completed", "failed", "output_throughput", "user_tok_s", "mean_ttft_ms", "p99_ttft_ms")
 
 
-def plan_text(plan: Plan) -> str:
-    """What the plan will do, in lines; ends with the equal commands of vLLM."""
+def plan_text(plan: Plan, models: Sequence[ListedModel] = ()) -> str:
+    """What the plan will do, in lines, with a server's `models`; ends with the equal commands of vLLM."""
     prompt, output = plan.tokens()
     size = f"{plan.requests():,} requests, {prompt:,} prompt + {output:,} output tokens"
     limits = ", ".join(f"{name}={limit:g}" for name, limit in plan.slo.items())
@@ -31,13 +34,30 @@ def plan_text(plan: Plan) -> str:
         for level in plan.levels
     ]
     head = [f"{SCENARIOS[plan.scenario].title} of {plan.url}: at most {size}; limits {limits}"]
+    head += _model_lines(plan, models)
     return "\n".join([*head, *levels, "The same with vLLM's own tool:", *bench_commands(plan)])
+
+
+def _model_lines(plan: Plan, models: Sequence[ListedModel]) -> list[str]:
+    """Which model is loaded, and whether its prompts fit; raises `UsageError` for a plan that cannot run."""
+    try:
+        model = next(iter(candidates(models, plan.model)), None)
+        if model is None:
+            return ["model: as the server names it"]
+        cut = cuts(plan, model.max_model_len)
+    except (NoModel, TooLong) as error:
+        raise UsageError(str(error)) from None
+    taken = choice(models, model.name) if plan.model is None else None
+    return [f"model: {clean(taken or model.name)}", *([cut] if cut else [])]
 
 
 def result_text(result: RunResult) -> str:
     """The table, the answer in words, and where the files are."""
-    lines = [table.text(result.levels), result.words] if result.levels else []
-    lines[1:1] = ["interrupted"] if result.interrupted else []
+    if not result.levels:
+        return "" if result.error else result.words  # an error stands on stderr
+    lines = [table.text(result.levels), *table.facts(result)]
+    lines += ["interrupted"] if result.interrupted else []
+    lines.append(result.words)
     lines += [f"files: {result.directory}"] if result.directory else []
     return "\n".join(lines)
 

@@ -54,7 +54,7 @@ class Child:
             stdin.write(json.dumps(command).encode() + b"\n")
 
     async def hear(self, *names: str, silent_s: float | None = None) -> dict[str, Any]:
-        """The next event of these names; raises `WorkerFailed` when it reports an error, ends, or is silent too long."""
+        """The next event of these names; raises `WorkerFailed` when it reports an error, ends or is silent."""
         while True:
             try:
                 event = await asyncio.wait_for(self.events.get(), silent_s)

@@ -21,6 +21,9 @@ _STREAM_START = re.compile(rb"\s*(:|data|event|id|retry)")
 _CONTENT = ("content", "refusal", "tool_calls", "function_call")
 
 
+REFUSED = (429, 503)  # the server takes no more load
+
+
 class Outcome(StrEnum):
     """How a request ended: `ok`, or the class of its failure."""
 
@@ -55,13 +58,23 @@ def _count(value: Any) -> int | None:
 
 
 def _error_text(chunk: dict[str, Any]) -> str | None:
-    """The words of an error object: OpenAI's nested one, vLLM's old flat one, or a bare string."""
+    """The words of an error object: OpenAI's nested one, vLLM's old flat one, FastAPI's detail, or a bare string."""
     error = chunk.get("error")
     if isinstance(error, dict):
         return str(error.get("message") or error)
     if error:
         return str(error)
-    return str(chunk.get("message") or "error") if chunk.get("object") == "error" else None
+    if chunk.get("object") == "error":
+        return str(chunk.get("message") or "error")
+    return _detail(chunk.get("detail"))
+
+
+def _detail(detail: Any) -> str | None:
+    """FastAPI's words: a text, or what is wrong with each part of the body."""
+    if not isinstance(detail, list):
+        return str(detail) if detail else None
+    parts = [part for part in detail if isinstance(part, dict)]
+    return "; ".join(f"{'.'.join(map(str, part.get('loc') or ()))}: {part.get('msg')}" for part in parts) or None
 
 
 class Reply:
@@ -75,18 +88,23 @@ class Reply:
         "_body",
         "_failure",
         "_parser",
+        "_retry_after",
         "_seen_event",
         "asked_tokens",
+        "chars",
         "chat",
         "completion_tokens",
         "content_s",
         "done",
         "finish_reason",
+        "first_chars",
         "first_tokens",
         "keep_text",
         "message",
         "metrics",
         "prompt_tokens",
+        "reasoning_chunks",
+        "reasoning_tokens",
         "status",
         "texts",
         "times",
@@ -103,6 +121,9 @@ class Reply:
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
         self.first_tokens: int | None = None  # tokens in the first chunk, where usage comes with each
+        self.reasoning_tokens: int | None = None  # by the server's usage, streamed or not
+        self.reasoning_chunks = 0
+        self.chars = self.first_chars = 0  # of all chunks, of the first
         self.finish_reason: str | None = None
         self.metrics: dict[str, Any] | None = None  # vLLM's per-request metrics, beside the usage
         self.done = False
@@ -110,11 +131,13 @@ class Reply:
         self._parser = SseParser()
         self._failure: Outcome | None = None
         self._seen_event = False
+        self._retry_after = ""
         self._body = b""  # the start of a body that is no stream
 
-    def head(self, status: int, content_encoding: str = "") -> None:
+    def head(self, status: int, content_encoding: str = "", retry_after: str = "") -> None:
         """The status line and headers came."""
         self.status = status
+        self._retry_after = f" (Retry-After: {retry_after})" if retry_after else ""
         failure = http_outcome(status)
         if failure:
             self._fail(failure, f"HTTP {status}")
@@ -152,6 +175,27 @@ class Reply:
             return Outcome.TRUNCATED
         return self._judged()
 
+    def hidden_tokens(self) -> int:
+        """Reasoning tokens that were made but not streamed."""
+        return 0 if self.reasoning_chunks else self.reasoning_tokens or 0
+
+    def tokens_at_first(self) -> int | None:
+        """Tokens that were there with the first chunk; None without the server's count.
+
+        By its usage where that comes with each chunk; else what was reasoning before it; else, where chunks hold
+        several tokens, by the share of the text.
+        """
+        tokens, chunks = self.completion_tokens, len(self.times)
+        if self.first_tokens is not None or tokens is None:
+            return self.first_tokens
+        if hidden := self.hidden_tokens():
+            return min(tokens, hidden + 1)
+        if self.reasoning_chunks == 1 and chunks > 1:  # all of it in one chunk
+            return self.reasoning_tokens or max(1, tokens - (chunks - 1))
+        if tokens > 1.1 * chunks and self.chars:
+            return min(tokens, max(1, round(tokens * self.first_chars / self.chars)))
+        return 1
+
     def text(self) -> str:
         """The content so far, without reasoning; empty unless `keep_text`."""
         return "".join(self.texts)
@@ -176,6 +220,7 @@ class Reply:
     def _explained(self, failure: Outcome) -> Outcome:
         """`failure`, with the server's own words from a body that was no stream."""
         if self._seen_event or not self._body:
+            self.message += self._retry_after if self.status in REFUSED else ""
             return failure
         try:
             chunk = json.loads(self._body)
@@ -185,6 +230,7 @@ class Reply:
         if words and failure is Outcome.BAD_STREAM:
             failure = Outcome.STREAM_ERROR
         self.message = words or self.message or self._body[:200].decode("utf-8", "replace")
+        self.message += self._retry_after if self.status in REFUSED else ""
         return failure
 
     def _fail(self, failure: Outcome, message: str) -> None:
@@ -228,6 +274,7 @@ class Reply:
         if any(marks):
             if not self.times:
                 self.first_tokens = counted or None
+                self.first_chars = self.chars
             self.times.append(now)
 
     def _usage(self, usage: dict[str, Any]) -> int | None:
@@ -238,6 +285,9 @@ class Reply:
             completion = total - prompt
         if prompt is not None:
             self.prompt_tokens = prompt
+        details = usage.get("completion_tokens_details")
+        if isinstance(details, dict) and _count(details.get("reasoning_tokens")) is not None:
+            self.reasoning_tokens = _count(details.get("reasoning_tokens"))
         if completion is not None:
             self.completion_tokens = completion
         return completion
@@ -257,13 +307,16 @@ class Reply:
     def _delta(self, delta: dict[str, Any], now: float) -> bool:
         if any(delta.get(name) for name in _CONTENT):
             return self._content(delta.get("content"), now)
-        if any(delta.get(name) for name in _REASONING):
+        if thought := next((delta[name] for name in _REASONING if delta.get(name)), None):
+            self.reasoning_chunks += 1
+            self.chars += len(str(thought))
             return True
         return delta.get("content") == "" and "role" not in delta
 
     def _content(self, text: Any, now: float) -> bool:
         if self.content_s is None:
             self.content_s = now
+        self.chars += len(text) if isinstance(text, str) else 0
         if self.keep_text and isinstance(text, str):
             self.texts.append(text)
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from llmtop.engines.exposition import Exposition
 from llmtop.engines.page import read_page
@@ -75,11 +76,13 @@ class CounterReader:
         self._connector = connector
         self._headers = headers
         self._exposition = Exposition()
+        self.model: str | None = None  # whose page it is, where a server routes to several
 
     async def read(self, timeout_s: float = 2.0) -> ServerCounters | None:
         """The counters now; None when the server has no such page or does not answer in time."""
+        route = "/metrics" if self.model is None else f"/metrics?model={quote(self.model)}&autoload=false"
         try:
-            status, body = await fetch(self._connector, "GET", "/metrics", self._headers, b"", timeout_s)
+            status, body = await fetch(self._connector, "GET", route, self._headers, b"", timeout_s)
         except (OSError, TimeoutError):
             return None
         page = read_page(self._exposition.parse(body), time.perf_counter()) if status == 200 else None

@@ -35,7 +35,7 @@ class Exchange:
     def on_head(self, status: int, headers: Mapping[str, str]) -> None:
         """The transport's: status and headers came."""
         self.got_bytes = True
-        self.reply.head(status, headers.get("content-encoding", "").lower())
+        self.reply.head(status, headers.get("content-encoding", "").lower(), headers.get("retry-after", ""))
 
     def on_body(self, data: bytes, now: float) -> None:
         """The transport's: body bytes read at `now`."""

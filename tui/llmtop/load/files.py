@@ -22,7 +22,7 @@ from llmtop.load.records import RequestRecord
 from llmtop.load.results import LevelResult, RunResult, bench_keys, run_from, values_of
 from llmtop.load.scenarios import bench_commands
 from llmtop.load.summary import ARRAYS
-from llmtop.load.table import markdown
+from llmtop.load.table import facts, markdown
 
 _SERIES = ("time_s", "running", "waiting", "kv_usage", "generation", "prompt", "requests", "preemptions")
 
@@ -125,6 +125,8 @@ def report(result: RunResult, plan: Plan) -> str:
             result.words + (" (interrupted)" if result.interrupted else ""),
             "",
             markdown(result.levels),
+            "",
+            *(f"- {fact}" for fact in facts(result)),
             "",
             "## Doubts",
             "",

@@ -17,13 +17,14 @@ START_SKEW_S = 0.010
 FOREIGN_SHARE = 0.005
 CACHE_SHARE = 0.01
 SAMPLES = 100
+PROMPT_SHARE = 0.02
 _COUNTED = ("generation", "prompt", "requests")
 _FOREIGN = {"generation": "output tokens", "requests": "finished requests"}
 
 
 def flags(raw: LevelRaw) -> list[Flag]:
     """All doubts about a level, the gravest first."""
-    checks = (_restarted, _client, _not_alone, _counters, _cache, _clumped, _lengths, _server, _samples)
+    checks = (_restarted, _load, _client, _not_alone, _counters, _cache, _clumped, _lengths, _server, _samples)
     return [flag for check in checks for flag in check(raw)]
 
 
@@ -55,6 +56,24 @@ def _pairs(raw: LevelRaw) -> Iterator[tuple[str, int, int]]:
 def _restarted(raw: LevelRaw) -> Iterator[Flag]:
     if raw.before and raw.after and restarted(raw.before, raw.after):
         yield Flag("server restarted", "its counters fell or its start time changed during the level")
+
+
+def _load(raw: LevelRaw) -> Iterator[Flag]:
+    """Whether what was asked is what ran: as many users, at such a rate."""
+    level = raw.level
+    if level.request_rate is None:
+        users = stats.peak_concurrency(raw.records)
+        if 0 < users < level.concurrency and len(raw.records) >= level.num_prompts:
+            words = f"{users} at once, not {level.concurrency}: {level.num_prompts} requests are too few"
+            yield Flag("fewer users", words)
+        return
+    late = [record.late_s for record in raw.records if record.late_s > 0.05]
+    if late:
+        words = f"{len(late)} requests waited up to {seconds(max(late))} for one of {level.concurrency} slots"
+        yield Flag("delayed", f"{words}: raise --max-concurrency, or the rate is more than the server does")
+    pacing = stats.pacing(raw.records)
+    if pacing.saturated and pacing.achieved_s is not None:
+        yield Flag("saturated", f"{pacing.achieved_s:.1f} requests/s done of {level.request_rate:g}: it falls behind")
 
 
 def _client(raw: LevelRaw) -> Iterator[Flag]:
@@ -137,14 +156,34 @@ def _server_mean(raw: LevelRaw, name: str) -> float | None:
 def _lengths(raw: LevelRaw) -> Iterator[Flag]:
     short = sum(record.outcome is Outcome.SHORT for record in raw.records)
     if short:
-        yield Flag("short", f"{short} answers ended before the asked length")
+        length = stats.mean([record.output for record in raw.records if record.ok]) or 0.0
+        words = (
+            f"{short} answers ended before the asked length ({length:.0f} of {raw.level.output_len} tokens on average)"
+        )
+        yield Flag("short", f"{words}: speeds are of the lengths that came")
     elif "ignore_eos" in raw.profile.refused:
         yield Flag("short", "the server takes no ignore_eos: answers end where the model ends them")
     if any(record.ok and record.output_estimated for record in raw.records):
         yield Flag("tokens estimated", "no usage from the server: each chunk counts as one token")
-    off = [r for r in raw.records if r.prompt_tokens is not None and r.prompt_tokens != r.asked_prompt]
-    if off and raw.profile.use_ids:
-        yield Flag("prompt length", f"{off[0].prompt_tokens} prompt tokens for {off[0].asked_prompt} asked")
+    hidden = sum(record.hidden_tokens for record in raw.records if record.ok)
+    if hidden:
+        made = sum(record.output for record in raw.records if record.ok)
+        words = f"{hidden:,} of {made:,} output tokens were reasoning that was not sent"
+        yield Flag("reasoning", f"{words}: tok/s and TTFT hold them, decode and TPOT do not")
+    yield from _prompts(raw)
+
+
+def _prompts(raw: LevelRaw) -> Iterator[Flag]:
+    """Whether prompts had the asked length, by the server's count."""
+    counted = [record.prompt_tokens for record in raw.records if record.ok and record.prompt_tokens is not None]
+    asked, length = raw.level.input_len, stats.mean(counted)
+    if length is None:
+        if any(record.ok for record in raw.records) and not raw.profile.use_ids:
+            yield Flag("prompt length", f"the server counts no prompt tokens: about {asked:,} were sent")
+    elif raw.profile.use_ids and (off := [count for count in counted if count != asked]):
+        yield Flag("prompt length", f"{off[0]} prompt tokens for {asked} asked")
+    elif abs(length - asked) > max(1.0, PROMPT_SHARE * asked):
+        yield Flag("prompt length", f"{length:,.0f} prompt tokens on average, {asked:,} asked")
 
 
 def _server(raw: LevelRaw) -> Iterator[Flag]:

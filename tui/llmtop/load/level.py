@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmtop.load.completion import Outcome, Reply
+from llmtop.load.completion import REFUSED, Outcome, Reply
 from llmtop.load.exchange import Exchange, Meter
 from llmtop.load.plan import ROUTES, Level, Plan
 from llmtop.load.prompts import Profile, Prompts
@@ -79,11 +79,12 @@ class LevelRun:
         self.level = plan.levels[index]
         self.stopped: str | None = None
         self.interrupted = False
+        self.refused = False
         self.meter = Meter()
         self.sent = self.completed = self.errors = 0
         self._plan, self._index, self._share = plan, index, share
         self._connector, self._headers, self._emit = connector, headers, emit
-        self._prompts = Prompts(plan, profile)
+        self._prompts, self._api = Prompts(plan, profile), profile.api
         self._asked = self.level.output_len if self._prompts.exact_output else None
         self._numbers = iter(range(share.first, self.level.num_prompts, share.step))
         self._slots = [Slot(share.first + i * share.step) for i in range(share.slots)]
@@ -119,7 +120,7 @@ class LevelRun:
             return ready
         body = self._prompts.body(self.level, self._index, number)
         headers = {**self._headers, "X-Request-Id": f"llmtop-{_RUN}-{self._index}-{number}"}
-        return self._connector.origin.request("POST", ROUTES[self._plan.api], headers, body)
+        return self._connector.origin.request("POST", ROUTES[self._api], headers, body)
 
     async def _warm_up(self) -> RequestRecord | None:
         records: list[RequestRecord] = []
@@ -279,7 +280,7 @@ class LevelRun:
         return slot.connection
 
     async def _exchange(self, slot: Slot, connection: Connection, data: bytes) -> Exchange:
-        exchange = Exchange(Reply(self._plan.api == "chat", self._asked), self.meter, 0.0)
+        exchange = Exchange(Reply(self._api == "chat", self._asked), self.meter, 0.0)
         self.sent += 1
         exchange.start_s = connection.send(data, exchange)
         slot.exchange = exchange
@@ -341,7 +342,8 @@ class LevelRun:
             prompt_tokens=reply.prompt_tokens,
             output_tokens=reply.completion_tokens,
             output_estimated=bool(times) and reply.completion_tokens is None,
-            first_tokens=reply.first_tokens,
+            first_tokens=reply.tokens_at_first(),
+            hidden_tokens=reply.hidden_tokens(),
             content_s=reply.content_s - start if reply.content_s is not None else None,
             finish_reason=reply.finish_reason,
             http_status=reply.status,
@@ -373,8 +375,9 @@ class LevelRun:
         caps = self._plan.caps
         self._connect_errors = self._connect_errors + 1 if record.outcome is Outcome.CONNECT else 0
         ended = self.completed + self.errors
-        if record.http_status in (429, 503):
-            self.stop(f"the server refuses load (HTTP {record.http_status})", abort=False, interrupted=False)
+        if record.http_status in REFUSED:
+            self.refused = True
+            self.stop(f"the server refuses load ({record.words})", abort=False, interrupted=False)
         elif self._connect_errors >= caps.connect_errors:
             self.stop(f"{self._connect_errors} connection errors in a row", interrupted=False)
         elif ended >= caps.error_minimum and self.errors > caps.error_share * ended:

@@ -69,6 +69,11 @@ class Watcher:
                     self._memory(snapshot)
         return counters
 
+    async def of_model(self, model: str | None) -> ServerCounters | None:
+        """The counters of one model, of a server that routes to several."""
+        self._reader.model = model
+        return await self.read()
+
     def extremes(self) -> ServerExtremes:
         """Of everything read since `reset`; a level too short for a page of its own says nothing of KV and queue."""
         pages = self._loaded
@@ -272,7 +277,8 @@ class LevelPlay:
             records=tuple(sorted(self._records, key=lambda record: record.index)),
             t0_s=self._t0,
             date=date,
-            stopped=stops[0] if stops else None,
+            stopped=stops[0] if stops and not self._soaked(stops) else None,
+            refused=any(end.get("refused") for end in self._ends),
             interrupted=any(end["interrupted"] for end in self._ends) and not self._soaked(stops),
             warm_up=warm_up,
             workers=tuple(Vitals(**end["vitals"]) for end in self._ends),

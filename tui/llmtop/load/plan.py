@@ -10,10 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Api = Literal["completions", "chat"]
+Route = Literal["completions", "chat"]
+Api = Literal["auto", "completions", "chat"]  # auto: what preflight finds
 PromptMode = Literal["ids", "text"]
 
-ROUTES: Mapping[str, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+ROUTES: Mapping[str, str] = {
+    "auto": "/v1/completions",
+    "completions": "/v1/completions",
+    "chat": "/v1/chat/completions",
+}
 DEFAULT_SLO: Mapping[str, float] = {"user_tok_s": 6.0, "ttft_p99": 4.0}
 
 
@@ -71,7 +76,7 @@ class Plan:
     levels: tuple[Level, ...]
     scenario: str = "sweep"
     model: str | None = None
-    api: Api = "completions"
+    api: Api = "auto"
     prompt_mode: PromptMode = "ids"
     seed: int = 0
     adaptive: bool = False  # stop climbing when the limits fail twice or gains end

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmtop.engines.models import listed, serving
-from llmtop.load.completion import Outcome, Reply
+from llmtop.engines.models import ListedModel, listed
+from llmtop.load.completion import REFUSED, Outcome, Reply
 from llmtop.load.exchange import Exchange, Meter
-from llmtop.load.plan import ROUTES, Level, Plan
+from llmtop.load.models import NoModel, candidates, choice, names
+from llmtop.load.plan import ROUTES, Level, Plan, Route
 from llmtop.load.prompts import PAGE, Profile, Prompts, single_token_words
 from llmtop.net.connection import Connector, fetch
 
@@ -24,10 +25,21 @@ _INPUT_LEN, _OUTPUT_LEN = 16, 8
 _MIN_IDS = 100
 _SAMPLE_WORDS = 400
 _ANSWER_S = 5.0
+_TRIED_MODELS = 3
+_SHORT = 64  # tokens: a prompt so short is not worth a calibration
+_SEVERAL = 1.1  # tokens per chunk
 
 
 class PreflightError(RuntimeError):
     """The server cannot be loaded at all; the message says why."""
+
+
+class Refused(PreflightError):
+    """A model or a route that takes no request, in the server's words; `no_route`: the route is not there."""
+
+    def __init__(self, words: str, model: str | None, no_route: bool) -> None:
+        super().__init__(words)
+        self.model, self.no_route = model, no_route
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +53,52 @@ class Probe:
     async def run(self) -> Profile:
         """The profile of the server; raises `PreflightError`, or `OSError` or `TimeoutError` when none is there."""
         (await self.connector.open()).abort()
-        profile = await self._names(Profile())
+        version = (await self._json("GET", "/version")).get("version")
+        models = listed(await self._json("GET", "/v1/models"))
+        profile = Profile(version=str(version) if version else None, models=models)
+        try:
+            tried: list[ListedModel | None] = [*candidates(models, self.plan.model)] or [None]
+        except NoModel as error:
+            raise PreflightError(str(error)) from None
+        refusals: list[Refused] = []
+        for model in tried[:_TRIED_MODELS]:
+            try:
+                found = await self._of_model(profile, model)
+            except Refused as error:
+                refusals.append(error)
+                continue
+            note = choice(models, found.model) if self.plan.model is None else None
+            said = [f"{refusal.model}: {refusal}" for refusal in refusals]
+            return replace(found, notes=(*found.notes, *said, *([note] if note else [])))
+        raise PreflightError(self._no_way(refusals[0], models))
+
+    def _no_way(self, refusal: Refused, models: Sequence[ListedModel]) -> str:
+        """Why nothing is sent, with what a person could try."""
+        other = [model for model in models if model.name != refusal.model]
+        hints = [f"other models here: {names(other)} (--model)"] if other else []
+        if self.plan.api != "auto" and refusal.no_route:
+            hints.append(
+                f"--api {'chat' if self.plan.api == 'completions' else 'completions'} or auto takes another route"
+            )
+        return "; ".join([str(refusal), *hints])
+
+    async def _of_model(self, profile: Profile, model: ListedModel | None) -> Profile:
+        """The profile with a model and the first route that answers; raises `Refused` when none does."""
+        if model is not None:
+            profile = replace(profile, model=model.name, max_model_len=model.max_model_len)
         profile = await self._tokens(profile)
-        wants_ids = self.plan.prompt_mode == "ids" and self.plan.api == "completions"
-        profile = replace(profile, use_ids=wants_ids and len(profile.ids) >= _MIN_IDS)
-        return await self._accepted(profile)
+        routes: tuple[Route, ...] = ("completions", "chat") if self.plan.api == "auto" else (self.plan.api,)
+        refusals: list[Refused] = []
+        for api in routes:
+            ids = self.plan.prompt_mode == "ids" and api == "completions" and len(profile.ids) >= _MIN_IDS
+            try:
+                found = await self._accepted(replace(profile, api=api, use_ids=ids))
+            except Refused as error:
+                refusals.append(error)
+                continue
+            notes = [f"{ROUTES[api]} is used: {refusal}" for refusal in refusals]
+            return await self._calibrated(replace(found, notes=tuple(notes)))
+        raise min(refusals, key=lambda refusal: refusal.no_route)  # the one that says more
 
     async def _json(self, method: str, route: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """A JSON object, or an empty one when the server has no such route."""
@@ -59,26 +112,13 @@ class Probe:
             raise PreflightError(f"HTTP {status} from {route}: an API key is needed (--api-key-env)")
         return parsed if isinstance(parsed, dict) else {}
 
-    async def _names(self, profile: Profile) -> Profile:
-        models = listed(await self._json("GET", "/v1/models"))
-        found = serving(models)
-        name = self.plan.model or (found.name if found else None)
-        length = next((model.max_model_len for model in models if model.name == name), None)
-        version = (await self._json("GET", "/version")).get("version")
-        return replace(
-            profile,
-            model=name,
-            max_model_len=length,
-            version=str(version) if version else None,
-        )
-
     async def _tokens(self, profile: Profile) -> Profile:
         """The token pool, and words of one token where the server gives the tokens' texts."""
         ids, strings = await self._tokenize(profile, PAGE)
         found = replace(profile, ids=tuple(sorted(set(ids))), words=single_token_words(strings))
         prompts = Prompts(self.plan, found)
         if not ids or prompts.has_words:
-            return found
+            return replace(found, tokens_per_word=1.0) if prompts.has_words else found
         sample = prompts.text(round(_SAMPLE_WORDS * found.tokens_per_word), random.Random(0))
         count = len((await self._tokenize(profile, sample))[0])
         return replace(found, tokens_per_word=count / len(sample.split())) if count else found
@@ -92,9 +132,9 @@ class Probe:
         return numbers, [str(token) for token in answer.get("token_strs") or ()]
 
     async def _accepted(self, profile: Profile) -> Profile:
-        """Sends a small completion, with less each time the server says 4xx, until it answers.
+        """Sends a small request, with less each time the server refuses it, until it answers; raises `Refused`.
 
-        A server that answers otherwise is loaded all the same: the levels then say how it fails.
+        A server that answers with a broken stream is loaded all the same: the levels then say how it fails.
         """
         attempt = profile
         while True:
@@ -102,28 +142,45 @@ class Probe:
             outcome, status = exchange.outcome, exchange.reply.status
             if outcome in (Outcome.OK, Outcome.SHORT):
                 return self._learned(attempt, exchange)
-            words = f"{outcome} from {ROUTES[self.plan.api]}: {exchange.reply.message or 'no answer'}"
-            if status in (401, 403) or outcome in (Outcome.TIMEOUT_TTFT, Outcome.TIMEOUT_IDLE):
+            words = f"{_kind(outcome, status)} from {ROUTES[profile.api]}: {exchange.reply.message or 'no answer'}"
+            if status in (401, 403, *REFUSED) or outcome in (Outcome.TIMEOUT_TTFT, Outcome.TIMEOUT_IDLE):
                 raise PreflightError(words)
-            less = self._with_less(attempt, exchange.reply.message.lower())
-            if outcome is not Outcome.HTTP_4XX or status == 404 or less is None:
+            if status is None or status < 300:
                 return replace(profile, trouble=words)
+            less = self._with_less(attempt, exchange.reply.message.lower(), status)
+            if less is None:
+                raise Refused(words, profile.model, _no_route(profile.api, status, exchange.reply.message.lower()))
             attempt = less
+
+    async def _calibrated(self, profile: Profile) -> Profile:
+        """With the tokens that a word and the template take, by the server's own count of two texts."""
+        longest = max((level.input_len for level in self.plan.levels), default=0)
+        if profile.use_ids or profile.trouble or not profile.stream_usage or longest <= _SHORT:
+            return profile
+        prompts = Prompts(self.plan, profile)
+        words = prompts.count_of(_INPUT_LEN), len(prompts.vocabulary)
+        counts = [(await self._complete(profile, prompts.sample(count))).reply.prompt_tokens for count in words]
+        few, many = counts
+        if few is None or many is None or many <= few:
+            return profile
+        per_word = (many - few) / (words[1] - words[0])
+        return replace(profile, tokens_per_word=per_word, prompt_overhead=max(0.0, many - words[1] * per_word))
 
     def _level(self) -> Level:
         """A request no longer than the shortest answer of the plan, so that it is answered alike."""
         output_len = min((level.output_len for level in self.plan.levels), default=_OUTPUT_LEN)
         return Level("preflight", 1, 1, _INPUT_LEN, min(output_len, _OUTPUT_LEN))
 
-    async def _complete(self, profile: Profile) -> Exchange:
+    async def _complete(self, profile: Profile, text: str | None = None) -> Exchange:
+        """One small request, with `text` for its prompt."""
         prompts, level = Prompts(self.plan, profile), self._level()
-        body = json.loads(prompts.body(level, -1, 0))
+        body = json.loads(prompts.body(level, -1, 0)) | (prompts.prompt_of(text) if text is not None else {})
         if profile.stream_usage:
             body["stream_options"]["continuous_usage_stats"] = True
         connection = await self.connector.open()
-        reply = Reply(self.plan.api == "chat", level.output_len if prompts.exact_output else None)
+        reply = Reply(profile.api == "chat", level.output_len if prompts.exact_output else None)
         data = json.dumps(body).encode()
-        request = self.connector.origin.request("POST", ROUTES[self.plan.api], self.headers, data)
+        request = self.connector.origin.request("POST", ROUTES[profile.api], self.headers, data)
         exchange = Exchange(reply, Meter(), 0.0)
         try:
             exchange.start_s = connection.send(request, exchange)
@@ -136,20 +193,30 @@ class Probe:
 
     def _learned(self, profile: Profile, exchange: Exchange) -> Profile:
         reply, times = exchange.reply, exchange.reply.times
-        tokens = reply.completion_tokens
-        later = (tokens or len(times)) - (reply.first_tokens or 1)
-        early = "answers end before the asked length, though ignore_eos was accepted: they count as failed"
+        tokens, first = reply.completion_tokens, reply.tokens_at_first() or 1
+        later = (tokens or len(times)) - first
+        early = "answers end before the asked length, though ignore_eos was accepted"
+        sent = max(1, Prompts(self.plan, profile).count_of(_INPUT_LEN))
+        measured = not profile.use_ids and reply.prompt_tokens is not None
+        several = tokens is not None and tokens > _SEVERAL * len(times)
         return replace(
             profile,
+            tokens_per_word=(reply.prompt_tokens or sent) / sent if measured else profile.tokens_per_word,
             tokens_per_chunk=tokens / len(times) if tokens else None,
-            prompt_exact=reply.prompt_tokens == _INPUT_LEN if reply.prompt_tokens is not None else None,
+            chunk_usage=several and reply.first_tokens is not None,
             ttft_s=times[0] - exchange.start_s,
             tpot_s=(times[-1] - times[0]) / later if later > 0 and len(times) > 1 else None,
             trouble=early if exchange.outcome is Outcome.SHORT else None,
         )
 
-    def _with_less(self, profile: Profile, words: str) -> Profile | None:
+    def _with_less(self, profile: Profile, words: str, status: int) -> Profile | None:
         """The profile without what the server's words name, else without the next most exotic part."""
+        if profile.use_ids and status >= 500:
+            return replace(profile, refused=(*profile.refused, "token ids"), use_ids=False)
+        if status >= 500 or _no_route(profile.api, status, words):
+            return None
+        if profile.length_field in words and "max_completion_tokens" in words and profile.length_field == "max_tokens":
+            return replace(profile, refused=(*profile.refused, "max_tokens"), length_field="max_completion_tokens")
         parts = [
             ("min_tokens", profile.min_tokens, {"min_tokens": False}),
             ("ignore_eos", profile.ignore_eos, {"ignore_eos": False, "min_tokens": False}),
@@ -161,3 +228,13 @@ class Probe:
         for name, change in (named or used)[:1]:
             return replace(profile, refused=(*profile.refused, name), **change)  # type: ignore[arg-type]
         return None
+
+
+def _kind(outcome: Outcome | None, status: int | None) -> str:
+    return f"HTTP {status}" if status is not None and status >= 300 else str(outcome)
+
+
+def _no_route(api: Route, status: int, words: str) -> bool:
+    """Whether an answer means that there is no such route, or one that wants the other one's body."""
+    other = "messages" if api == "completions" else "prompt"
+    return status in (404, 405, 501) or other in words

@@ -12,7 +12,8 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from llmtop.load.plan import Level, Plan
+from llmtop.engines.models import ListedModel
+from llmtop.load.plan import Level, Plan, Route
 
 PAGE = """\
 The harbour lay quiet under a thin morning fog while fishermen mended their nets and told old stories about
@@ -49,6 +50,8 @@ class Profile:
     """
 
     model: str | None = None
+    api: Route = "completions"
+    models: tuple[ListedModel, ...] = ()
     max_model_len: int | None = None
     version: str | None = None
     ids: tuple[int, ...] = ()
@@ -57,13 +60,16 @@ class Profile:
     use_ids: bool = False
     ignore_eos: bool = True
     min_tokens: bool = True
+    length_field: str = "max_tokens"
+    chunk_usage: bool = False  # usage with every chunk: chunks hold several tokens
     stream_usage: bool = True
     tokens_per_chunk: float | None = None
-    prompt_exact: bool | None = None
+    prompt_overhead: float = 0.0  # tokens that a template adds to every text
     ttft_s: float | None = None
     tpot_s: float | None = None
     refused: tuple[str, ...] = ()
     trouble: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def single_token_words(token_strings: list[str]) -> tuple[str, ...]:
@@ -89,7 +95,8 @@ class Prompts:
         self._pool = [str(token) for token in profile.ids]
         self.has_words = len(profile.words) >= _MIN_WORDS
         self._words = list(profile.words) if self.has_words else PAGE.split()
-        self._per_word = 1.0 if self.has_words else max(profile.tokens_per_word, 0.1)
+        guess = self.has_words and profile.tokens_per_word == FALLBACK_TOKENS_PER_WORD
+        self._per_word = 1.0 if guess else max(profile.tokens_per_word, 0.1)
 
     def body(self, level: Level, level_index: int, request: int) -> bytes:
         """The JSON body of one request; `request` -1 is the warm-up's."""
@@ -102,9 +109,10 @@ class Prompts:
         profile, out = self._profile, dict[str, Any]()
         if profile.model is not None:
             out["model"] = profile.model
-        out |= {"max_tokens": level.output_len, "temperature": 0.0, "stream": True}
+        out |= {profile.length_field: level.output_len, "temperature": 0.0, "stream": True}
         if profile.stream_usage:
-            out["stream_options"] = {"include_usage": True}
+            every = {"continuous_usage_stats": True} if profile.chunk_usage else {}
+            out["stream_options"] = {"include_usage": True, **every}
         if self.exact_output:
             out["ignore_eos"] = True
             if profile.min_tokens:
@@ -116,14 +124,28 @@ class Prompts:
         """Whether every answer must have exactly the asked length."""
         return self._plan.ignore_eos and self._profile.ignore_eos
 
+    @property
+    def vocabulary(self) -> list[str]:
+        """The words that texts are drawn from."""
+        return self._words
+
+    def sample(self, words: int) -> str:
+        """The first words of the vocabulary: all of them have its own mean of tokens per word."""
+        return " " + " ".join(self._words[: max(1, words)])
+
+    def prompt_of(self, text: str) -> dict[str, Any]:
+        """The part of a body that holds a text."""
+        return {"messages": [{"role": "user", "content": text}]} if self._profile.api == "chat" else {"prompt": text}
+
     def _prompt(self, length: int, rng: random.Random) -> str:
-        if self._plan.api == "completions" and self._profile.use_ids:
+        if self._profile.api == "completions" and self._profile.use_ids:
             return f'"prompt": [{",".join(rng.choices(self._pool, k=length))}]'
-        text = json.dumps(self.text(length, rng))
-        if self._plan.api == "chat":
-            return f'"messages": [{{"role": "user", "content": {text}}}]'
-        return f'"prompt": {text}'
+        return json.dumps(self.prompt_of(self.text(length, rng)))[1:-1]
+
+    def count_of(self, length: int) -> int:
+        """Words in a text of `length` tokens, its template's counted."""
+        return round((length - self._profile.prompt_overhead) / self._per_word)
 
     def text(self, length: int, rng: random.Random) -> str:
         """A text of `length` tokens: exactly, when the pool has words of one token each."""
-        return " " + " ".join(rng.choices(self._words, k=max(1, round(length / self._per_word))))
+        return " " + " ".join(rng.choices(self._words, k=max(1, self.count_of(length))))

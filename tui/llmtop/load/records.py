@@ -32,7 +32,8 @@ class RequestRecord:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     output_estimated: bool = False
-    first_tokens: int | None = None
+    first_tokens: int | None = None  # that were there with the first chunk
+    hidden_tokens: int = 0  # reasoning that was made and not sent
     content_s: float | None = None
     finish_reason: str | None = None
     http_status: int | None = None
@@ -46,8 +47,8 @@ class RequestRecord:
 
     @property
     def ok(self) -> bool:
-        """Whether it went as asked."""
-        return self.outcome is Outcome.OK
+        """Whether its answer came to an end: as long as asked, or as long as the model wished."""
+        return self.outcome in (Outcome.OK, Outcome.SHORT)
 
     @property
     def chunks(self) -> int:
@@ -58,6 +59,12 @@ class RequestRecord:
     def output(self) -> int:
         """Output tokens: the server's count, or as many as there were chunks."""
         return self.chunks if self.output_tokens is None else self.output_tokens
+
+    @property
+    def words(self) -> str:
+        """What the server said of a failure, with its status."""
+        status = f"HTTP {self.http_status}" if (self.http_status or 0) >= 300 else ""
+        return ": ".join(filter(None, (status, self.message if self.message != status else "")))
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with one key per field."""

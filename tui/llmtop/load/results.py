@@ -71,8 +71,10 @@ class LevelResult:
     metadata: Mapping[str, str] = field(default_factory=dict)
     # how it ended
     interrupted: bool = False
-    stopped: str | None = None
+    stopped: str | None = None  # why it ended before its time
+    refused: bool = False  # the server refused load (429, 503): no word about how fast it is
     errors: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)  # the words of each class of failure
     failed: int = 0
     retried: int = 0
     # by vLLM's arithmetic
@@ -102,6 +104,7 @@ class LevelResult:
     ttft_steady_n: int = 0
     steady_tok_s: float | None = None
     attainment: float | None = None
+    reasoning_hidden: int = 0  # output tokens that were reasoning and not sent
     tokens_per_chunk: float | None = None
     drift_tok_s: float | None = None
     drift_ttft: float | None = None
@@ -113,18 +116,35 @@ class LevelResult:
     power_w: float | None = None
     joules_per_token: float | None = None
     late_max_s: float | None = None
+    offered_req_s: float | None = None  # of an open loop: as scheduled
+    achieved_req_s: float | None = None  # and as done
+    saturated: bool | None = None  # whether the server fell ever further behind
     flags: tuple[Flag, ...] = ()
     counters: CrossCheck = CrossCheck()
 
     @property
+    def users(self) -> int:
+        """Users that really ran at once: fewer than asked where requests were too few."""
+        return min(self.concurrency, self.peak_concurrency or self.concurrency)
+
+    @property
+    def failures(self) -> str | None:
+        """How requests failed, by class and with the words of the server; None when none did."""
+        said = (f"{number} {name}" + self._said(name) for name, number in self.errors.items())
+        return ", ".join(said) or None
+
+    def _said(self, name: str) -> str:
+        return f" ({self.reasons[name]})" if name in self.reasons else ""
+
+    @property
     def load(self) -> float:
         """Where the level stands on the axis of its sweep: users at once, or asked requests per second."""
-        return self.concurrency if self.request_rate is None else self.request_rate
+        return self.users if self.request_rate is None else self.request_rate
 
     @property
     def whole(self) -> bool:
         """Whether it ran to its end with a request that succeeded."""
-        return bool(self.completed) and not self.interrupted
+        return bool(self.completed) and not self.interrupted and self.stopped is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +156,25 @@ class FirstFail:
     criterion: str
     value: float | None
     limit: float
+    reason: str | None = None  # in the server's words, where requests failed
     burst_only: bool = False  # only the first wave failed: the steady TTFT would pass
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """A run as it ended: its levels and the answer; `sweet_spot` and `knee` are loads (see `LevelResult.load`)."""
+    """A run as it ended: its levels and the answer; `sweet_spot` and `knee` are loads (see `LevelResult.load`).
+
+    With `at_least`, no level broke a limit: the heaviest that ran is no more than a lower bound.
+    """
 
     scenario: str
     words: str
     schema: int = SCHEMA
     interrupted: bool = False
+    ended: str | None = None  # why it ended before its plan
     levels: tuple[LevelResult, ...] = ()
     sweet_spot: float | None = None
+    at_least: bool = False
     first_fail: FirstFail | None = None
     knee: float | None = None
     met: bool = False
@@ -211,6 +237,7 @@ def _level_values(level: LevelResult) -> dict[str, Any]:
         "request_rate": "inf" if level.request_rate is None else level.request_rate,
         "max_concurrency": level.concurrency,
         "rtfx": 0.0,
+        "users": level.users,
     }
     return {**metadata, **values}
 

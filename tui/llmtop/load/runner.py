@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import json
 import os
 import tempfile
 import threading
@@ -23,6 +24,7 @@ from llmtop.contract.codec import plain, rebuild
 from llmtop.contract.settings import Target
 from llmtop.contract.snapshot import Snapshot
 from llmtop.contract.units import clean
+from llmtop.engines.models import ListedModel, listed
 from llmtop.load import flags as doubts
 from llmtop.load.child import Child, WorkerFailed
 from llmtop.load.counters import CounterReader, ServerCounters
@@ -32,10 +34,10 @@ from llmtop.load.levelplay import LevelPlay, Watcher
 from llmtop.load.plan import Plan
 from llmtop.load.prompts import Profile
 from llmtop.load.results import LevelResult, RunResult
-from llmtop.load.scenarios import SCENARIOS, fit
+from llmtop.load.scenarios import SCENARIOS, TooLong, cuts, fit
 from llmtop.load.summary import LevelRaw, detailed_arrays, level_result
 from llmtop.load.verdict import failure, judge, single_user
-from llmtop.net.connection import Connector, Origin
+from llmtop.net.connection import Connector, Origin, fetch
 
 GAIN = 1.05
 _WORDS = 400
@@ -76,6 +78,15 @@ async def read_counters(url: str, options: RunOptions) -> ServerCounters | None:
     return await CounterReader(connector, options.headers).read()
 
 
+async def survey(url: str, options: RunOptions) -> tuple[ListedModel, ...]:
+    """The models that a server lists; none when it does not answer."""
+    connector = Connector(Origin.parse(url), ca=options.ca, insecure=options.insecure)
+    with contextlib.suppress(OSError, TimeoutError, ValueError):
+        status, body = await fetch(connector, "GET", "/v1/models", options.headers)
+        return listed(json.loads(body)) if status == 200 else ()
+    return ()
+
+
 @contextlib.contextmanager
 def run_lock(directory: Path) -> Any:
     """One run at a time per user; raises `LoadError` naming the process that runs one."""
@@ -112,6 +123,7 @@ class LoadRun:
         self._files: RunFiles | None = None
         self._stop = asyncio.Event()
         self._wanted_workers = 1
+        self._failed: str | None = None  # why a worker ended the run
         self._before: ServerCounters | None = None
 
     def stop(self) -> None:
@@ -135,7 +147,8 @@ class LoadRun:
                 if not self._results and not self._stop.is_set():
                     raise LoadError(clean(str(error), _WORDS)) from None
                 if not self._stop.is_set():
-                    self._warn(str(error))
+                    self._failed = clean(str(error), _WORDS)
+                    self._warn(self._failed)
             finally:
                 await self._end()
         return self._finish()
@@ -149,22 +162,30 @@ class LoadRun:
         child = await self._child()
         child.say(cmd="preflight")
         self._profile = rebuild(Profile, (await child.hear("preflight"))["profile"])
+        if self._before is None:
+            self._before = await self._watcher.of_model(self._profile.model)
+        for note in self._profile.notes:
+            self._warn(note)
         if self._profile.trouble:
             self._warn(self._profile.trouble)
         if self._profile.refused:
             self._warn(f"the server refuses {', '.join(self._profile.refused)}: left out")
         if self._before is None:
             self._warn("no counters at /metrics: totals are not checked, queue and KV are unknown")
-        self._fit(child)
+        self._settle(child)
         self._emit(Preflighted(self._profile, self._before))
 
-    def _fit(self, child: Child) -> None:
-        """Cuts prompts to the model's length, here and in the worker that already has the plan."""
-        fitted = fit(self.plan, self._profile.max_model_len)
-        if fitted != self.plan:
-            self._warn(f"prompts cut: the model takes {self._profile.max_model_len} tokens")
-            self.plan = fitted
-            child.say(cmd="plan", plan=plain(fitted))
+    def _settle(self, child: Child) -> None:
+        """The plan as it will run, here and in the worker that already has one: its route, prompts that fit."""
+        try:
+            cut = cuts(self.plan, self._profile.max_model_len)
+            fitted = fit(replace(self.plan, api=self._profile.api), self._profile.max_model_len)
+        except TooLong as error:
+            raise LoadError(str(error)) from None
+        if cut is not None:
+            self._warn(cut)
+        self.plan = fitted
+        child.say(cmd="plan", plan=plain(fitted))
 
     async def _child(self) -> Child:
         tls = {"ca": str(self._options.ca) if self._options.ca else None, "insecure": self._options.insecure}
@@ -197,7 +218,7 @@ class LoadRun:
             raw = await self._level(index)
             result = self._take(raw)
             self._emit(LevelDone(index, result))
-            if not result.whole:
+            if result.interrupted or result.refused or not result.completed:
                 return
             fails += failure(result, self.plan.slo) is not None
             if self.plan.adaptive and (fails >= 2 or self._gains_ended()):
@@ -266,9 +287,20 @@ class LoadRun:
         stopped = self._stop.is_set() and len(self._results) < len(self.plan.levels)
         return stopped or any(level.interrupted for level in self._results)
 
+    def _ended(self) -> str | None:
+        """Why the run ended before its plan; None when it did not."""
+        last = self._results[-1] if self._results else None
+        if last is not None and last.refused:
+            return f"stopped after {last.completed} of {last.num_prompts} requests of {last.level}: {last.stopped}"
+        if self._interrupted():
+            whole = [level.level for level in self._results if level.whole]
+            return f"stopped after {whole[-1]}" if whole else "stopped before a level ran to its end"
+        return self._failed
+
     def _result(self) -> RunResult:
         plan, profile = self.plan, self._profile
-        verdict = judge(self._results, plan.slo, SCENARIOS[plan.scenario].climbs)
+        ended = self._ended()
+        verdict = judge(self._results, plan.slo, SCENARIOS[plan.scenario].climbs, ended)
         words = [verdict.words] if plan.slo or plan.scenario != "single" else []
         if plan.scenario == "single":
             words = [", ".join(map(str, single_user(self._results))), *words]
@@ -277,7 +309,9 @@ class LoadRun:
             words="; ".join(filter(None, words)) or verdict.words,
             interrupted=self._interrupted(),
             levels=tuple(self._results),
+            ended=ended,
             sweet_spot=verdict.sweet_spot,
+            at_least=verdict.at_least,
             first_fail=verdict.first_fail,
             knee=verdict.knee,
             met=verdict.met,
@@ -285,7 +319,7 @@ class LoadRun:
             slo=dict(plan.slo),
             url=plan.url,
             model=profile.model or plan.model,
-            api=plan.api,
+            api=profile.api,
             prompts="ids" if profile.use_ids else "text",
             refused=profile.refused,
             directory=str(self._files.directory) if self._files is not None else None,

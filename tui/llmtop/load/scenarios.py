@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -21,7 +22,7 @@ class Options:
     num_prompts: int | None = None
     input_len: int | None = None
     output_len: int | None = None
-    request_rates: tuple[float, ...] | None = None
+    request_rates: tuple[float, ...] | None = None  # inf: all at once
     burstiness: float = 1.0
     duration_s: float | None = None
 
@@ -51,7 +52,7 @@ def _closed(options: Options, c: int, prompts: int, size: tuple[int, int], name:
 
 
 def _sweep(options: Options) -> list[Level]:
-    return [_closed(options, c, 64, (2048, 128)) for c in options.concurrencies or (1, 4, 8, 16, 32)]
+    return [_closed(options, c, max(64, 3 * c), (2048, 128)) for c in options.concurrencies or (1, 4, 8, 16, 32)]
 
 
 def _quick(options: Options) -> list[Level]:
@@ -80,7 +81,7 @@ def _output(options: Options) -> list[Level]:
 def _context(options: Options) -> list[Level]:
     lengths = (5000, 10_000, 20_000, 32_000) if options.input_len is None else (options.input_len,)
     return [
-        _closed(replace(options, input_len=n), c, 2 * c, (n, 128), f"in {n} c={c}")
+        _closed(replace(options, input_len=n), c, 3 * c, (n, 128), f"in {n} c={c}")
         for n in lengths
         for c in options.concurrencies or (1, 4)
     ]
@@ -94,15 +95,16 @@ def _soak(options: Options) -> list[Level]:
 
 
 def _rate(options: Options) -> list[Level]:
+    return [_rated(options, rate) for rate in options.request_rates or (0.5, 1.0, 2.0)]
+
+
+def _rated(options: Options, rate: float) -> Level:
+    """Requests at a rate; an infinite one sends them all at once, as far as the cap lets it."""
     cap = max(options.concurrencies or (256,))
-    return [
-        replace(
-            _closed(options, cap, 64, (2048, 128), f"{rate:g} req/s"),
-            request_rate=rate,
-            burstiness=options.burstiness,
-        )
-        for rate in options.request_rates or (0.5, 1.0, 2.0)
-    ]
+    level = _closed(options, cap, 64, (2048, 128), f"{rate:g} req/s")
+    if math.isinf(rate):
+        return replace(level, concurrency=min(cap, level.num_prompts))
+    return replace(level, request_rate=rate, burstiness=options.burstiness)
 
 
 def _burst(options: Options) -> list[Level]:
@@ -140,11 +142,19 @@ def build(scenario: str, base: Plan, options: Options | None = None) -> Plan:
     The default limits are about users at once: where levels differ in size, only limits asked for remain.
     """
     chosen, options = SCENARIOS[scenario], options or Options()
-    levels = chosen.levels(options)
+    levels = _once(chosen.levels(options))
     if chosen.adaptive:
         levels = _affordable(levels, base.caps.tokens)
     slo = base.slo if chosen.climbs or base.slo != DEFAULT_SLO else {}
     return replace(base, scenario=scenario, levels=tuple(levels), adaptive=chosen.adaptive, slo=slo)
+
+
+def _once(levels: Iterable[Level]) -> list[Level]:
+    """The levels without those that were named before."""
+    out: dict[str, Level] = {}
+    for level in levels:
+        out.setdefault(level.name, level)
+    return list(out.values())
 
 
 def _affordable(levels: list[Level], tokens: int) -> list[Level]:
@@ -153,27 +163,35 @@ def _affordable(levels: list[Level], tokens: int) -> list[Level]:
     return levels[: max(1, sum(cost <= tokens for cost in costs))]
 
 
+class TooLong(ValueError):
+    """An answer that leaves no room for a prompt."""
+
+
 def fit(plan: Plan, max_model_len: int | None) -> Plan:
-    """The plan with prompts cut to what the model takes beside the answer, and the chat template's tokens."""
+    """The plan with prompts cut to what the model takes beside the answer, and the chat template's tokens.
+
+    Raises `TooLong` where the answer alone fills the model.
+    """
     if max_model_len is None:
         return plan
-    template = 256 if plan.api == "chat" else 0
-    return replace(plan, levels=tuple(_fitting(plan.levels, max_model_len - template)))
+    takes = max_model_len - (256 if plan.api == "chat" else 0)
+    longest = max((level.output_len for level in plan.levels), default=0)
+    if longest >= takes:
+        raise TooLong(f"answers of {longest:,} tokens leave no room for a prompt: the model takes {max_model_len:,}")
+    levels = (level if level.input_len <= takes - level.output_len else _cut(level, takes) for level in plan.levels)
+    return replace(plan, levels=tuple(_once(levels)))
 
 
-def _fitting(levels: Sequence[Level], max_model_len: int) -> list[Level]:
-    """The levels with prompts cut to what the model takes; of levels that become equal, the first."""
-    out: dict[tuple[int, int, float | None, int, str], Level] = {}
-    for level in levels:
-        room = max(max_model_len - level.output_len, 1)
-        fits = level if level.input_len <= room else _cut(level, room)
-        key = (fits.concurrency, fits.input_len, fits.request_rate, fits.output_len, fits.name)
-        out.setdefault(key, fits)
-    return list(out.values())
+def cuts(plan: Plan, max_model_len: int | None) -> str | None:
+    """What `fit` does to a plan, in words; None when nothing is cut."""
+    if max_model_len is None or fit(plan, max_model_len).levels == plan.levels:
+        return None
+    asked, left = (max(level.input_len for level in p.levels) for p in (plan, fit(plan, max_model_len)))
+    return f"prompts cut from {asked:,} to {left:,} tokens: the model takes {max_model_len:,} with the answer"
 
 
-def _cut(level: Level, room: int) -> Level:
-    name = level.name
+def _cut(level: Level, takes: int) -> Level:
+    name, room = level.name, takes - level.output_len
     for shown in (f"pp{level.input_len}", f"in {level.input_len}"):
         name = name.replace(shown, shown.replace(str(level.input_len), str(room)))
     return replace(level, input_len=room, name=name.replace(f"@d{level.input_len}", f"@d{room}"))

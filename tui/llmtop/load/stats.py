@@ -11,10 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from llmtop.load.completion import Outcome
 from llmtop.load.records import RequestRecord
 from llmtop.load.results import LevelResult, Spread
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
+BEHIND = 0.05
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
@@ -37,9 +39,9 @@ def spread(values: Sequence[float]) -> Spread | None:
         return None
     ordered = sorted(values)
     average = math.fsum(ordered) / len(ordered)
-    variance = math.fsum((value - average) ** 2 for value in ordered) / len(ordered)
     percents = (percentile(ordered, percent) for percent in (50, *PERCENTILES))
-    return Spread(average * 1000, next(percents) * 1000, math.sqrt(variance) * 1000, *(p * 1000 for p in percents))
+    deviation = math.sqrt(_variance(ordered))
+    return Spread(average * 1000, next(percents) * 1000, deviation * 1000, *(p * 1000 for p in percents))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +58,10 @@ class Timing:
 
     @property
     def tpot_s(self) -> float | None:
-        """vLLM's time per output token, (latency - TTFT)/(tokens - 1); None for a single token."""
-        if self.output_tokens <= 1:
-            return None
-        return (self.latency_s - self.ttft_s) / (self.output_tokens - 1)
+        """Time per token after the first chunk, whose tokens came at once; None when nothing came later.
 
-    @property
-    def decode_s(self) -> float | None:
-        """Time per token after the first chunk, whose tokens came at once; None when nothing came later."""
+        Where that chunk is one token, it is vLLM's (latency - TTFT)/(tokens - 1).
+        """
         later = self.output_tokens - max(self.first_tokens, 1)
         return (self.latency_s - self.ttft_s) / later if later > 0 and self.itls_s else None
 
@@ -133,8 +131,8 @@ def good_requests(timings: Sequence[Timing], limits_ms: Mapping[str, float]) -> 
     """Requests within every limit of `--goodput` (`ttft`, `tpot`, `e2el`, in milliseconds)."""
 
     def good(t: Timing) -> bool:
-        seconds = {"ttft": t.ttft_s, "tpot": t.tpot_s or 0.0, "e2el": t.latency_s}
-        return all(seconds[name] * 1000 <= limit for name, limit in limits_ms.items())
+        seconds = {"ttft": t.ttft_s, "tpot": t.tpot_s, "e2el": t.latency_s}
+        return all((value := seconds[name]) is not None and value * 1000 <= limit for name, limit in limits_ms.items())
 
     return sum(map(good, timings))
 
@@ -168,3 +166,49 @@ def tokens_between(timings: Sequence[Timing], begin_s: float, end_s: float) -> f
             now += gap
             total += weight if begin_s <= now < end_s else 0.0
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class Pacing:
+    """How an open loop went: requests/s as scheduled and as done, and whether the server fell ever further behind."""
+
+    offered_s: float | None = None
+    achieved_s: float | None = None
+    saturated: bool | None = None
+
+
+def pacing(records: Sequence[RequestRecord]) -> Pacing:
+    """The pacing of requests with scheduled starts.
+
+    Done per second counts from the first end to the last, so that the time of one answer drops out. A server that
+    keeps up has latencies that stay; where they grow by more than `BEHIND` of the time that passes, in the second half
+    and still in its last part, or arrivals had to wait for a free slot, the rate is not sustained.
+    """
+    sent = sorted((r for r in records if r.outcome is not Outcome.CANCELLED), key=lambda r: r.start_s)
+    ends = sorted(r.end_s for r in sent if r.ok)
+    return Pacing(_per_second([r.start_s for r in sent]), _per_second(ends), _behind([r for r in sent if r.ok]))
+
+
+def _per_second(times: Sequence[float]) -> float | None:
+    span = times[-1] - times[0] if len(times) > 1 else 0.0
+    return (len(times) - 1) / span if span > 0 else None
+
+
+def _behind(done: Sequence[RequestRecord]) -> bool | None:
+    quarter = len(done) // 4
+    if quarter < 3:
+        return None
+    parts = [done[k * quarter : (k + 1) * quarter] for k in (1, 2)] + [done[-quarter:]]
+    late = sum(r.late_s > max(0.05, 0.05 * r.latency_s) for r in parts[-1])
+    if late > 0.2 * quarter:
+        return True
+    starts = [math.fsum(r.start_s for r in part) / quarter for part in parts]
+    waits = [math.fsum(r.end_s - r.start_s for r in part) / quarter for part in parts]
+    noise = math.sqrt(sum(_variance([r.end_s - r.start_s for r in parts[k]]) / quarter for k in (0, 2)))
+    grows = all(waits[2] - waits[k] > BEHIND * (starts[2] - starts[k]) for k in (0, 1))
+    return grows and waits[2] - waits[0] > 3 * noise
+
+
+def _variance(values: Sequence[float]) -> float:
+    average = math.fsum(values) / len(values)
+    return math.fsum((value - average) ** 2 for value in values) / len(values)

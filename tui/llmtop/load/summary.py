@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llmtop.contract.units import clean
 from llmtop.load import stats
 from llmtop.load.completion import Outcome
 from llmtop.load.counters import ServerCounters
@@ -47,6 +48,7 @@ class LevelRaw:
     date: str
     stopped: str | None = None
     interrupted: bool = False
+    refused: bool = False
     warm_up: RequestRecord | None = None
     workers: tuple[Vitals, ...] = ()
     before: ServerCounters | None = None
@@ -68,6 +70,8 @@ def level_result(raw: LevelRaw) -> LevelResult:
     level, plan, watch, tokens = raw.level, raw.plan, raw.watch, found.total_output_tokens
     counted = [r for r in raw.records if r.outcome is not Outcome.CANCELLED]
     chunks = sum(1 + len(t.itls_s) for t in timings)
+    peak = stats.peak_concurrency(raw.records)
+    pacing = stats.pacing(raw.records) if level.request_rate is not None else stats.Pacing()
     good = stats.good_requests(timings, plan.goodput_ms)
     return replace(
         _by_wave(raw, _with_drift(found, timings)),
@@ -78,23 +82,26 @@ def level_result(raw: LevelRaw) -> LevelResult:
         num_prompts=level.num_prompts if level.duration_s is None else len(raw.records),
         input_len=level.input_len,
         output_len=level.output_len,
-        backend="openai-chat" if plan.api == "chat" else "openai",
+        backend="openai-chat" if raw.profile.api == "chat" else "openai",
         model=raw.profile.model or plan.model,
         date=raw.date,
         metadata=dict(plan.metadata),
         interrupted=raw.interrupted,
         stopped=raw.stopped,
+        refused=raw.refused,
         errors=dict(Counter(str(r.outcome) for r in raw.records if not r.ok)),
+        reasons=_reasons(raw.records),
+        reasoning_hidden=sum(record.hidden_tokens for record in raw.records if record.ok),
         failed=sum(not r.ok for r in counted),
         retried=sum(record.retried for record in raw.records),
         goodput_s=good / found.duration if plan.goodput_ms else None,
         latencies=tuple(record.latency_s for record in raw.records),
         queue_times=tuple(record.late_s for record in raw.records),
-        user_tok_s=_user_tok_s(level, timings, found),
+        user_tok_s=_user_tok_s(level, timings, found, peak),
         decode_tok_s=_decode_tok_s(timings),
         attainment=_attainment(counted, plan.slo),
         tokens_per_chunk=tokens / chunks if chunks else None,
-        peak_concurrency=stats.peak_concurrency(raw.records),
+        peak_concurrency=peak,
         kv_max=watch.kv_max,
         waiting_max=watch.waiting_max,
         running_max=watch.running_max,
@@ -102,7 +109,19 @@ def level_result(raw: LevelRaw) -> LevelResult:
         power_w=watch.power_w,
         joules_per_token=watch.energy_w * found.duration / tokens if watch.energy_w and tokens else None,
         late_max_s=max((record.late_s for record in raw.records), default=None),
+        offered_req_s=pacing.offered_s,
+        achieved_req_s=pacing.achieved_s,
+        saturated=pacing.saturated,
     )
+
+
+def _reasons(records: Sequence[RequestRecord]) -> dict[str, str]:
+    """The words of the first failure of each class."""
+    out: dict[str, str] = {}
+    for record in records:
+        if not record.ok and record.words:
+            out.setdefault(str(record.outcome), clean(record.words, 300))
+    return out
 
 
 def detailed_arrays(raw: LevelRaw) -> dict[str, list[Any]]:
@@ -119,17 +138,17 @@ def detailed_arrays(raw: LevelRaw) -> dict[str, list[Any]]:
     }
 
 
-def _user_tok_s(level: Level, timings: Sequence[stats.Timing], found: LevelResult) -> float | None:
+def _user_tok_s(level: Level, timings: Sequence[stats.Timing], found: LevelResult, peak: int) -> float | None:
     """What one user gets end to end: the total over the users, or in an open loop the mean over requests."""
     if not timings:
         return None
     if level.request_rate is None:
-        return found.tok_s / level.concurrency
+        return found.tok_s / min(level.concurrency, peak or level.concurrency)
     return stats.mean([t.output_tokens / t.latency_s for t in timings if t.latency_s > 0])
 
 
 def _decode_tok_s(timings: Sequence[stats.Timing]) -> float | None:
-    per_token = stats.mean([decode for t in timings if (decode := t.decode_s) is not None])
+    per_token = stats.mean([decode for t in timings if (decode := t.tpot_s) is not None])
     return 1 / per_token if per_token else None
 
 

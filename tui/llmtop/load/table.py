@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from llmtop.contract.units import UNKNOWN, count, gib, percent, rate, seconds
-from llmtop.load.results import LevelResult, Spread
+from llmtop.contract.units import UNKNOWN, clean, count, gib, percent, rate, seconds
+from llmtop.load.plan import ROUTES
+from llmtop.load.results import LevelResult, RunResult, Spread
+from llmtop.load.verdict import times_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +28,12 @@ def _ms(spread: Spread | None) -> str:
     return seconds(spread.mean_ms / 1000 if spread is not None else None)
 
 
-def _times_one(level: LevelResult, levels: Sequence[LevelResult]) -> str:
-    one = next((other.tok_s for other in levels if other.concurrency == 1), None)
-    return f"{level.tok_s / one:.1f}" if one else UNKNOWN
-
-
 def _p99(level: LevelResult) -> str:
     return f"{seconds(level.ttft.p99_ms / 1000)} ({level.completed})" if level.ttft is not None else UNKNOWN
+
+
+def _times_one(level: LevelResult, levels: Sequence[LevelResult]) -> str:
+    return _fixed(times_one(level, levels), 1)
 
 
 def _fixed(value: float | None, places: int) -> str:
@@ -42,9 +43,10 @@ def _fixed(value: float | None, places: int) -> str:
 COLUMNS: tuple[LevelColumn, ...] = (
     _column("level", "what was sent: users at once, or sizes, or requests a second", lambda x: x.level),
     _column("tok/s", "output tokens of all users per second, ramp and drain included", lambda x: rate(x.tok_s)),
-    LevelColumn("x1", "tok/s as a multiple of one user's", _times_one),
+    LevelColumn("x1", "tok/s as a multiple of one user's of the same size", _times_one),
     _column("/user", "tok/s divided by the users: what each gets, end to end", lambda x: rate(x.user_tok_s)),
     _column("decode", "tok/s of one user after the first token: 1/TPOT", lambda x: rate(x.decode_tok_s)),
+    _column("req/s", "requests done per second, where a rate was asked", lambda x: rate(x.achieved_req_s)),
     _column("TTFT", "mean time to first token", lambda x: _ms(x.ttft)),
     _column("P99 (n)", "99th percentile of the TTFT, and of how many", _p99),
     _column("burst", "P99 TTFT of the first wave, which is sent all at once", lambda x: seconds(x.ttft_burst)),
@@ -60,6 +62,20 @@ COLUMNS: tuple[LevelColumn, ...] = (
     _column("J/tok", "energy per output token", lambda x: _fixed(x.joules_per_token, 2)),
     _column("flags", "why not to trust the row", lambda x: ", ".join(flag.name for flag in x.flags) or "-"),
 )
+
+
+def facts(result: RunResult) -> list[str]:
+    """What the table does not say: what was loaded, how requests failed, what ended early, goodput and knee."""
+    route = ROUTES.get("chat" if result.api == "chat" else "completions")
+    lines = [f"model {clean(result.model or UNKNOWN)} at {result.url}{route}, prompts as {result.prompts}"]
+    for level in result.levels:
+        lines += [f"{level.level}: failed: {level.failures}"] if level.failures else []
+        lines += [f"{level.level}: ended early: {level.stopped}"] if level.stopped else []
+        if level.goodput_s is not None:
+            lines.append(f"{level.level}: goodput {rate(level.goodput_s)} of {rate(level.requests_s)} requests/s")
+    if result.knee is not None and len(result.levels) > 1:
+        lines.append(f"knee: {result.knee:g} is the least load with 90 % of the best tok/s")
+    return lines
 
 
 def rows(levels: Sequence[LevelResult]) -> list[list[str]]:

@@ -66,6 +66,7 @@ CRITERIA: Mapping[str, Criterion] = {
     "attainment": Criterion(lambda level: level.attainment, True, "attainment"),
     "ttft_burst": Criterion(lambda level: level.ttft_burst, False, "burst TTFT", time=True),
     "ttft_steady": Criterion(lambda level: level.ttft_steady, False, "steady TTFT", time=True),
+    "req_s": Criterion(lambda level: level.achieved_req_s, True, "requests done per second"),
     "errors": Criterion(lambda level: level.failed, False, "errors", whole=True),
     **_latencies(),
 }
@@ -117,7 +118,10 @@ def parse_goodput(texts: Sequence[str]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer; `sweet_spot` and `knee` are concurrencies (requests/s in an open loop), None where none is."""
+    """The answer; `sweet_spot` and `knee` are users at once (requests/s in an open loop), None where none is.
+
+    With `at_least`, no level broke a limit and `sweet_spot` is a lower bound.
+    """
 
     sweet_spot: float | None
     first_fail: FirstFail | None
@@ -125,40 +129,57 @@ class Verdict:
     met: bool
     words: str
     monotone: bool = True  # no level passes after one that failed
+    at_least: bool = False
 
 
 def failure(level: LevelResult, slo: Mapping[str, float]) -> FirstFail | None:
-    """The first limit that a level breaks; errors are never allowed unless a limit says so."""
-    for name, limit in {"errors": 0.0, **slo}.items():
+    """The first limit that a level breaks; errors are never allowed unless a limit says so.
+
+    A level that errors ended has broken that limit whatever it is; so has a rate that the server did not keep up with.
+    """
+    limits = {"errors": 0.0, **slo}
+    if level.stopped is not None:
+        return FirstFail(level.level, level.users, "errors", level.failed, limits["errors"], level.failures)
+    if level.saturated and level.achieved_req_s is not None and level.request_rate is not None:
+        limits = {"req_s": level.offered_req_s or level.request_rate, **limits}
+    for name, limit in limits.items():
         criterion = CRITERIA[name]
         if not criterion.met(level, limit):
             steady = level.ttft_steady
             burst_only = name.startswith("ttft_") and steady is not None and steady <= limit
-            value = criterion.value(level)
-            return FirstFail(level.level, level.concurrency, name, value, limit, burst_only)
+            why = level.failures if name == "errors" else None
+            return FirstFail(level.level, level.users, name, criterion.value(level), limit, why, burst_only)
     return None
 
 
-def judge(levels: Sequence[LevelResult], slo: Mapping[str, float], climbs: bool = True) -> Verdict:
-    """The verdict on the levels that ran to their end, in the order of their load.
+def judge(
+    levels: Sequence[LevelResult], slo: Mapping[str, float], climbs: bool = True, ended: str | None = None
+) -> Verdict:
+    """The verdict on the levels that ran to their end or to their failure, in the order of their load.
 
-    `climbs` says that levels differ in load alone; where they differ in size there is no sweet spot, and
-    `met` asks every level instead of the lightest.
+    `climbs` says that levels differ in load alone; where they differ in size there is no sweet spot, and `met` asks
+    every level instead of the lightest. `ended` says why the run ended before its plan: without a level that fails,
+    it then has no answer.
     """
-    whole = [level for level in levels if not level.interrupted]
+    judged = [
+        level for level in levels if level.whole or (level.failed and not level.interrupted and not level.refused)
+    ]
     if climbs:
-        whole.sort(key=lambda level: (level.concurrency, level.request_rate or 0.0))
-    fails = [failure(level, slo) for level in whole]
-    good = next((i for i, fail in enumerate(fails) if fail is not None), len(whole))
-    first = fails[good] if good < len(whole) else None
-    sweet = whole[good - 1] if climbs and good else None
+        judged.sort(key=lambda level: level.load)
+    fails = [failure(level, slo) for level in judged]
+    good = next((i for i, fail in enumerate(fails) if fail is not None), len(judged))
+    first = fails[good] if good < len(judged) else None
+    answered = bool(judged) and (first is not None or ended is None)
+    sweet = judged[good - 1] if climbs and good and answered else None
+    clean = [level for level in judged if level.whole and not level.failed]
     return Verdict(
         sweet_spot=sweet.load if sweet else None,
         first_fail=first,
-        knee=_knee(whole) if climbs else None,
-        met=bool(whole) and (good > 0 if climbs else first is None),
-        words=_words(whole, sweet, first, slo),
+        knee=_knee(clean) if climbs and answered else None,
+        met=answered and (good > 0 if climbs else first is None),
+        words=_words(judged, sweet, first, slo, ended),
         monotone=all(fail is not None for fail in fails[good:]),
+        at_least=sweet is not None and first is None,
     )
 
 
@@ -176,24 +197,36 @@ def _words(
     sweet: LevelResult | None,
     first: FirstFail | None,
     slo: Mapping[str, float],
+    ended: str | None,
 ) -> str:
     """One or two sentences: what the sweet spot gives, and what fails after it."""
-    parts: list[str] = []
-    if sweet is not None:
-        times = f" ({sweet.tok_s / alone:.1f}x one user)" if (alone := _alone(levels)) else ""
-        parts.append(
-            f"{sweet.level}: {rate(sweet.tok_s)} tok/s{times}, "
-            f"{rate(sweet.user_tok_s)} each, P99 TTFT {seconds(CRITERIA['ttft_p99'].value(sweet))}."
-        )
+    parts = [_sweet_words(levels, sweet)] if sweet is not None else []
     if first is not None:
         parts.append(_fail_words(first))
+    elif ended is not None:
+        kept = f" {levels[-1].level} keeps the limits; whether more would, was not tried." if levels and slo else ""
+        parts.append(f"No answer: {ended}.{kept}")
+    elif sweet is not None and slo:
+        unit = "requests/s" if sweet.request_rate is not None else "users" if sweet.load != 1 else "user"
+        parts.append(f"At least {sweet.load:g} {unit}: every level keeps the limits, no limit found.")
     elif levels:
         parts.append("Every level keeps the limits." if slo else "No limits asked.")
     return " ".join(parts) or "No level ran to its end."
 
 
-def _alone(levels: Sequence[LevelResult]) -> float | None:
-    return next((level.tok_s for level in levels if level.concurrency == 1), None) or None
+def _sweet_words(levels: Sequence[LevelResult], sweet: LevelResult) -> str:
+    times = times_one(sweet, levels)
+    beside = f" ({times:.1f}x one user)" if times is not None and sweet.load != 1 else ""
+    p99 = seconds(CRITERIA["ttft_p99"].value(sweet))
+    return f"{sweet.level}: {rate(sweet.tok_s)} tok/s{beside}, {rate(sweet.user_tok_s)} each, P99 TTFT {p99}."
+
+
+def times_one(level: LevelResult, levels: Sequence[LevelResult]) -> float | None:
+    """A level's tok/s as a multiple of one user's with requests of the same size; None without such a level."""
+    size = level.input_len, level.output_len
+    alone = (x for x in levels if x.load == 1 and x.request_rate is None and (x.input_len, x.output_len) == size)
+    one = next((x.tok_s for x in alone if x.whole), None)
+    return level.tok_s / one if one else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +274,7 @@ def _fail_words(first: FirstFail) -> str:
     criterion = CRITERIA[first.criterion]
     text = f"{first.level} fails: {criterion.words} {criterion.show(first.value)}"
     text += "" if first.criterion == "errors" else f" (limit {criterion.show(first.limit)})"
+    text += f": {first.reason}" if first.reason else ""
     return text + (", burst only: the steady TTFT would pass." if first.burst_only else ".")
 
 
@@ -250,4 +284,5 @@ def announcement(result: RunResult) -> str | None:
     if level is None:
         return None
     unit = "requests/s" if level.request_rate is not None else "user" if level.load == 1 else "users"
-    return f"sweet spot: {level.load:g} {unit}, {rate(level.tok_s)} tok/s"
+    least = "at least " if result.at_least else ""
+    return f"sweet spot: {least}{level.load:g} {unit}, {rate(level.tok_s)} tok/s"

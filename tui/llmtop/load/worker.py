@@ -168,6 +168,7 @@ class Worker:
             "level",
             level=self._index,
             stopped=run.stopped,
+            refused=run.refused,
             interrupted=run.interrupted,
             vitals=asdict(vitals.stop()),
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from llmtop.contract.snapshot import ServerView
 from llmtop.contract.units import UNKNOWN, duration
 from llmtop.load.plan import Pace, Plan, estimate_s
 from llmtop.load.results import LevelResult
-from llmtop.load.scenarios import SCENARIOS, Options, build, fit
+from llmtop.load.scenarios import SCENARIOS, Options, TooLong, build, fit
 from llmtop.load.verdict import BadLimit, parse_slo
 
 NAMES = tuple(SCENARIOS)
@@ -78,7 +79,10 @@ def plan_of(scenario: str, texts: Mapping[str, str], server: ServerView | None, 
         duration_s=_number(text["seconds"], "seconds"),
     )
     base = Plan(server.url, (), model=server.model, seed=seed, slo=slo)
-    plan = fit(build(scenario, base, options), server.max_model_len)
+    try:
+        plan = fit(build(scenario, base, options), server.max_model_len)
+    except TooLong as error:
+        raise BadField(str(error)) from None
     if problems := plan.problems():
         raise BadField("; ".join(problems))
     return plan
@@ -128,6 +132,6 @@ def _number(text: str, what: str) -> float | None:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < 1e9:
+    if not (0 < value < 1e9 or (what == "rate" and value == math.inf)):
         raise BadField(f"{what}: {text!r} is no number above 0")
     return value

@@ -67,6 +67,7 @@ def _verdict(result: RunResult) -> Line:
     spot, knee = result.sweet_spot, result.knee
     spans = [
         Span(f"{glyph.star} sweet spot ", "label"),
+        Span("at least " if result.at_least else "", "label"),
         Span(_load(spot), "bold ok" if spot is not None else "bold low"),
         Span(f"   {glyph.diamond} knee ", "label"),
         Span(_load(knee), "bold"),
@@ -125,9 +126,8 @@ def _doubts(state: LoadState, result: RunResult) -> list[tuple[str, str]]:
 def _failures(levels: Sequence[LevelResult]) -> Iterator[tuple[str, str]]:
     """Failed requests by class, and why a level ended before its time."""
     for level in levels:
-        if level.errors:
-            classes = ", ".join(f"{number} {name}" for name, number in level.errors.items())
-            yield "errors", f"{level.level}: {classes}"
+        if level.failures:
+            yield "errors", f"{level.level}: {level.failures}"
         if level.stopped:
             yield "ended early", f"{level.level}: {level.stopped}"
 

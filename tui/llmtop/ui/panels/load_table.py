@@ -17,6 +17,7 @@ KEPT = (
     "level",
     "tok/s",
     "/user",
+    "req/s",
     "P99 (n)",
     "err",
     "TTFT",
