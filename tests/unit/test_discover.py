@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -369,9 +370,14 @@ def test_a_docker_that_hangs_holds_nothing_up(proc: Proc, docker: Path, monkeypa
     monkeypatch.setattr(containers, "INSPECTOR", Inspector(patience_s=0.0))
     os.mkfifo(docker / f"{BOX}.json")
     proc.contain(7, "vllm serve m", BOX, "172.17.0.2", 8000)
-    assert proc.urls() == ["http://172.17.0.2:8000"]
-    with (docker / f"{BOX}.json").open("w"):  # lets it end
+    proc.add(8, "llama-server")
+    assert proc.urls() == ["http://127.0.0.1:8080"], "where the container is reached may still be told"
+    with (docker / f"{BOX}.json").open("w"):  # lets it end, with nothing said
         pass
+    deadline = time.monotonic() + 20.0
+    while len(proc.urls()) < 2 and time.monotonic() < deadline:
+        pass
+    assert proc.urls() == ["http://172.17.0.2:8000", "http://127.0.0.1:8080"]
 
 
 def test_the_hosts_network_is_ours_also_where_namespaces_may_not_be_seen(proc: Proc) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 Address = tuple[str, int]
-_TIMEOUT_S = 5.0
+_TIMEOUT_S = 3.0
 _PATIENCE_S = 1.0  # that all looks together wait for first answers: nobody has seen a screen yet
 _RETRY_S = 60.0
 _ID = re.compile(r"[-/:]([0-9a-f]{12,64})(?=\.scope|/|\s|$)")  # docker-ID.scope, /docker/ID, libpod-ID.scope, …
@@ -44,6 +44,7 @@ class Inspector:
         self._patience_s = patience_s
         self._known: dict[str, Container] = {}
         self._asked: dict[str, float] = {}
+        self._workers: list[threading.Thread] = []
 
     def container(self, container: str) -> Container | None:
         """What is known of a container; None while nothing is, and then it is asked for."""
@@ -52,10 +53,15 @@ class Inspector:
             if container not in self._known and now >= self._asked.get(container, now):
                 self._asked[container] = now + _RETRY_S
                 worker = threading.Thread(target=self._ask, args=(container,), name="llmtop-inspect", daemon=True)
+                self._workers = [*filter(threading.Thread.is_alive, self._workers), worker]
                 worker.start()
                 worker.join(self._patience_s)
                 self._patience_s = max(0.0, self._patience_s - (time.monotonic() - now))
             return self._known.get(container)
+
+    def pending(self) -> bool:
+        """Whether an answer may still come."""
+        return any(worker.is_alive() for worker in self._workers)
 
     def _ask(self, container: str) -> None:
         answers = (inspect(tool, container) for tool in ("docker", "podman"))
@@ -137,7 +143,8 @@ def container_of(procfs: Path, pid: int) -> str | None:
 
 
 def reachable(procfs: Path, pid: int, port: int, forwarded: Mapping[Address, Address]) -> Address | None:
-    """Where this machine reaches what a process in another network listens on; None where that is not known.
+    """Where this machine reaches what a process in another network listens on; None where that is not known,
+    or not yet: a server must not be found at two addresses.
 
     First the published port that the container engine tells, then docker's forwarding processes, then its own address.
     """
@@ -145,8 +152,10 @@ def reachable(procfs: Path, pid: int, port: int, forwarded: Mapping[Address, Add
     inside = (address for address in addresses(procfs, str(pid)) if address not in here)
     own = [address for address in inside if not address.startswith(_NO_WAY_IN)]
     published = (forwarded[address, port] for address in own if (address, port) in forwarded)
-    told = _told(container_of(procfs, pid), port)
-    return told or next(published, None) or next(((address, port) for address in own), None)
+    known = _told(container_of(procfs, pid), port) or next(published, None)
+    if known is not None or INSPECTOR.pending():
+        return known
+    return next(((address, port) for address in own), None)
 
 
 def _told(container: str | None, port: int) -> Address | None:
