@@ -93,6 +93,19 @@ def test_replicas_behind_ray_whose_tokenizers_have_workers_of_their_own() -> Non
     assert server.engine == "sglang-ray"
 
 
+def test_the_processes_of_a_federated_page_have_no_common_start() -> None:
+    def page(tokens: int) -> str:
+        return "".join(
+            f'process_start_time_seconds{{instance="{one}"}} {born}\n'
+            f'vllm:num_requests_running{{instance="{one}"}} 1\n'
+            f'vllm:generation_tokens_total{{instance="{one}"}} {tokens}\n'
+            for one, born in (("a", 1.7e9), ("b", 1.6e9))
+        )
+
+    server = watched(page(0), page(5))
+    assert (server.restarts, server.rates.generation_tok_s, server.up_s) == (0, 10.0, None)
+
+
 # queues, pools
 
 
@@ -120,6 +133,8 @@ def test_roles_on_one_page_are_rows_with_their_own_queues() -> None:
 
 def test_a_full_state_pool_is_no_full_kv_cache() -> None:
     server = reported("18-sglang-mamba-usage")
+    assert server.limited_by == "STATE_POOL"
+    assert (server.limited_by_evidence or "").startswith("state pool 94 %, waiting 0, KV 12 %")
     assert (server.kv_usage, server.kv_used_tokens, server.room_requests) == (0.12, 120_000, 3)
     assert server.pool_usage == {"full": 0.12, "mamba": 0.94, "swa": 0.0}
 

@@ -69,6 +69,12 @@ def pools(rows: Rows) -> dict[str, float]:
     return {name.partition(":")[2]: value for name in names if (value := largest(rows, name)) is not None}
 
 
+def state_pool(row: RowSample) -> float | None:
+    """How full the fullest pool is that holds no KV."""
+    others = [value for name, value in pools((row,)).items() if name not in ("full", "swa")]
+    return max(others, default=None)
+
+
 def model_name(page: Page) -> str | None:
     """The first model that the page names."""
     return next((row.key[0] for row in page.rows if row.key[0]), None)

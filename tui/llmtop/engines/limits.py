@@ -9,14 +9,20 @@ from typing import Literal
 
 WINDOW_S = 30.0
 KV_FULL = 0.95
+STATE_FULL = 0.9  # every request holds a state of its own: this many of the most that fit
 KV_FREE = 0.8  # up to here a queue is not for the cache's sake
 RECENT_LOOKS = 3
 LEAST_SHARE = 0.2
 
-Code = Literal["KV_PRESSURE", "DEFERRED", "SEQ_CAP", "MIXED", "UNDERLOADED"]
-_Moment = Literal["KV_PRESSURE", "DEFERRED", "SEQ_CAP", "QUEUE", "CALM", "IDLE"]
-_WORST_FIRST: tuple[_Moment, ...] = ("KV_PRESSURE", "DEFERRED", "SEQ_CAP", "QUEUE", "CALM", "IDLE")
-_CAUSES: dict[_Moment, Code] = {"KV_PRESSURE": "KV_PRESSURE", "DEFERRED": "DEFERRED", "SEQ_CAP": "SEQ_CAP"}
+Code = Literal["KV_PRESSURE", "STATE_POOL", "DEFERRED", "SEQ_CAP", "MIXED", "UNDERLOADED"]
+_Moment = Literal["KV_PRESSURE", "STATE_POOL", "DEFERRED", "SEQ_CAP", "QUEUE", "CALM", "IDLE"]
+_WORST_FIRST: tuple[_Moment, ...] = ("KV_PRESSURE", "STATE_POOL", "DEFERRED", "SEQ_CAP", "QUEUE", "CALM", "IDLE")
+_CAUSES: dict[_Moment, Code] = {
+    "KV_PRESSURE": "KV_PRESSURE",
+    "STATE_POOL": "STATE_POOL",
+    "DEFERRED": "DEFERRED",
+    "SEQ_CAP": "SEQ_CAP",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +45,18 @@ class EngineLoad:
     kv_usage: float | None = None
     preemptions: int | None = None
     cap: int | None = None
+    state_usage: float | None = None  # of the pool of states that models without full attention keep
+
+    @property
+    def states_full(self) -> bool:
+        """Whether the pool of states lets few more in."""
+        return bool(self.running) and (self.state_usage or 0.0) > STATE_FULL
 
     @property
     def full(self) -> bool:
         """Whether one more request would have to wait."""
         at_cap = self.cap is not None and self.running is not None and self.running >= self.cap
-        return at_cap or (self.kv_usage or 0.0) > KV_FULL
+        return at_cap or (self.kv_usage or 0.0) > KV_FULL or self.states_full
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +71,8 @@ class _Look:
 
     @property
     def queued(self) -> bool:
-        return self.moment is not None and self.moment not in ("CALM", "IDLE")
+        calm = self.moment in (None, "CALM", "IDLE") or (self.moment == "STATE_POOL" and not self.waiting)
+        return not calm
 
     @property
     def running(self) -> int:
@@ -107,6 +120,8 @@ class LimitWindow:
             return None
         if preempted or (load.waiting and (load.kv_usage or 0.0) > KV_FULL):
             return "KV_PRESSURE"
+        if load.states_full:
+            return "STATE_POOL"
         if not load.waiting:
             return "CALM" if load.running else "IDLE"
         if load.deferred * 2 > load.waiting:
@@ -130,6 +145,8 @@ class LimitWindow:
         newest = self._looks[-1] if self._looks else None
         if newest is None or newest.moment is None or not newest.running:
             return None
+        if newest.moment == "STATE_POOL":
+            return self._said("STATE_POOL", self._share("STATE_POOL"), self._pressed(newest, "STATE_POOL"))
         queued = sum(look.queued for look in self._looks) / len(self._looks)
         if not queued:
             fits = room != 0 and not any(load.full for load in newest.engines.values())
@@ -154,6 +171,9 @@ class LimitWindow:
     def _pressed(self, look: _Look, cause: Code) -> str:
         assert look.of is not None
         load, label = look.of, f"engine {look.of.name}: " if len(look.engines) > 1 else ""
+        if cause == "STATE_POOL":
+            states = f"state pool {100 * (load.state_usage or 0.0):.0f} %"
+            return f"{label}{states}, waiting {load.waiting}, {_kv(load.kv_usage)}"
         if cause == "DEFERRED":
             return f"{label}{load.deferred} of {load.waiting} waiting are deferred"
         if cause == "SEQ_CAP":

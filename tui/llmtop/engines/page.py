@@ -48,7 +48,7 @@ def read_page(parsed: Parsed, t: float) -> Page | None:
         t,
         dialect,
         folder.rows(),
-        folder.page.get("start_time"),
+        min(folder.starts) if len(folder.starts) == 1 else None,  # of several processes none is that of the page
         folder.adapters(),
         None if "rejections" not in folder.page else int(folder.page["rejections"]),
         parsed.partial,
@@ -61,6 +61,7 @@ class _Folder:
     def __init__(self) -> None:
         self.dialect = ""
         self.page: dict[str, float] = {}
+        self.starts: set[float] = set()
         self._rows: dict[RowKey, _Row] = {}
         self._lora: tuple[float, str] = (-1.0, "")
 
@@ -89,6 +90,9 @@ class _Folder:
 
     def _add_finite(self, slot: Slot, key: RowKey, signal: str, value: float) -> None:
         kind = slot.source.kind
+        if signal == "start_time":
+            self.starts.add(value)
+            return
         if kind is Kind.PAGE:
             self.page[signal] = self.page.get(signal, 0.0) + value
             return

@@ -231,6 +231,7 @@ class ServerTracker:
                 kv.usage(row),
                 figures.whole(row.counters.get("preemptions")),
                 self._cap(row),
+                figures.state_pool(row),
             )
             for row in rows
         ]

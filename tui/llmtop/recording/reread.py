@@ -11,6 +11,7 @@ from llmtop.contract.settings import UsageError
 from llmtop.contract.snapshot import ServerView, Snapshot, State
 from llmtop.engines.exposition import Exposition
 from llmtop.engines.page import read_page
+from llmtop.engines.registry import BY_NAME
 from llmtop.engines.tracker import Failure, Identity, ServerTracker
 from llmtop.recording.read import moment
 from llmtop.recording.write import GAP, KIND, PAGE
@@ -20,8 +21,6 @@ _RECORDED = ("age_s", "name", "scrape_s", "interval_wanted_s", "joules_per_token
 # the states of a server that sends no page; only a port that is closed may hide a restart
 _REFUSED = (State.DOWN, State.STARTING)
 _SILENT = (*_REFUSED, State.AUTH, State.NO_ENGINE_METRICS, State.STALE)
-# /slots is read beside the page, and that was not recorded
-_INCOMPLETE = "llamacpp"
 
 
 @dataclass(slots=True)
@@ -43,7 +42,8 @@ class _Server:
         t = self.last[1]
         self.offset = when - t
         page = read_page(self.exposition.parse(text.encode("utf-8", "surrogatepass")), t)
-        self.readable = page is not None and page.dialect != _INCOMPLETE
+        # what is read beside the page was not recorded
+        self.readable = page is not None and BY_NAME[page.dialect].beside is None
         if page is not None and self.readable:
             self.tracker.feed(page, t)
 

@@ -34,6 +34,7 @@ _STATES = {
 }
 _LIMITS = {
     "SEQ_CAP": ("BATCH IS FULL", "raise --max-num-seqs, or fewer users"),
+    "STATE_POOL": ("STATE POOL IS THE LIMIT", "fewer users, or a larger --mamba-full-memory-ratio"),
     "DEFERRED": (
         "REQUESTS ARE DEFERRED",
         "not for the cache: for a KV transfer, a grammar, a LoRA",
@@ -52,6 +53,8 @@ def verdict(view: View) -> Verdict:
         return Verdict("low", "NO SERVER", "none found on this host", "llmtop URL watches one elsewhere")
     if server.state in _STATES:
         headline, advice = _STATES[server.state]
+        if server.state is State.NO_ENGINE_METRICS and server.engine:
+            advice = ""  # the reason says what that engine needs
         return Verdict(STATE_STYLE[server.state], headline, server.reason or "", advice)
     if pool is not None and pool.state == "critical":
         return _memory(pool, snapshot)

@@ -8,6 +8,7 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 
 from llmtop import __version__
+from llmtop.engines.registry import ENGINES
 from llmtop.ui.keys import ALL_KEYS, LOAD_KEYS
 from llmtop.ui.panels.view import View
 from llmtop.ui.screens.base import ViewScreen, finish
@@ -25,7 +26,8 @@ MEANINGS = (
     ("cached", "prompt tokens that came from the prefix cache and were not computed"),
     (
         "TTFT, ITL",
-        "bucket deltas over the window; <x: within the first bucket, >x: beyond the last, ~: too few samples",
+        "bucket deltas over the window; <x: within the first bucket, >x: beyond the last, ≈x: within a wide one,"
+        " ~: too few samples",
     ),
     ("E2EL, queue", "of requests that ended in the window"),
     ("J/token", "energy counter over the same window as the tokens; module: GPU, CPU and memory of a GH200"),
@@ -78,6 +80,10 @@ def page(cells: int) -> list[Line]:
     lines += [line(), line(Span(" What the numbers mean", "title"))]
     for name, text in MEANINGS:
         lines += _entry(line(Span(f"  {name:<{KEYS}}", "bold")), text, cells)
+    lines += [line(), line(Span(f" What an engine never tells ({UNKNOWN_SIGN})", "title"))]
+    for engine in ENGINES:
+        if engine.silent_on:
+            lines += _entry(line(Span(f"  {engine.title:<{KEYS}}", "bold")), engine.silent_on, cells)
     lines += [line(), line(Span(f" llmtop {__version__}", "dim"))]
     return lines
 
