@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,28 @@ async def test_a_page_that_is_too_large_is_not_asked_for_at_full_pace(settings: 
         for _ in range(4):
             await (await due(watch, 0.2))
     assert watch.interval_s > 0.2
+
+
+async def test_a_resolver_that_hangs_does_not_hold_up_the_first_frame(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = threading.Event()
+    real = socket.getaddrinfo
+
+    def slow(host: str, *args: object) -> object:
+        if threading.current_thread() is not threading.main_thread() and host == "127.0.0.1" and args == (None,):
+            answered.wait(10.0)
+        return real(host, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    with PageServer([Engine().page]) as server:
+        watch = ServerWatch(Target(server.url), settings)
+        await watch.prepare()
+        for _ in range(2):
+            await (await due(watch, 0.2))
+        assert not watch.local
+        assert not watch.settled  # `--once` waits until it is known whose memory may stand beside it
+        answered.set()
+        async with asyncio.timeout(5.0):
+            while not (watch.local and watch.settled):
+                await asyncio.sleep(0.01)

@@ -154,7 +154,7 @@ class Poller:
     def settled(self) -> bool:
         """Whether every server was polled twice and asked what it is, and the machine was read in full."""
         watches = list(self._watches)
-        return self._machine.ready() and bool(watches) and all(w.polls >= 2 and w.identified for w in watches)
+        return self._machine.ready() and bool(watches) and all(watch.settled for watch in watches)
 
     def _poke(self) -> None:
         if self._wake is not None:

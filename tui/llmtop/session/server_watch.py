@@ -63,6 +63,11 @@ class ServerWatch:
         return task is not None and task.done() and not task.cancelled() and task.result()
 
     @property
+    def settled(self) -> bool:
+        """Whether it was polled twice, and it is known what and where it is."""
+        return self.polls >= 2 and self.identified and self._locating is not None and self._locating.done()
+
+    @property
     def pid(self) -> int | None:
         """The process that serves this port here, if it is seen."""
         return self._process.pid if self._process else None
