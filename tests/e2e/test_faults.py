@@ -368,7 +368,7 @@ def test_hostile_text_is_printed_as_text(tmp_path: Path, form: str) -> None:
     }
     with PageServer([case("51-hostile-labels", "a.txt")], side) as server:
         done = once(tmp_path, server.url, "--once", *([form] if form else []))
-    assert done.returncode == 0
+    assert done.returncode == 1  # /health fails
     assert all(char.isprintable() or char == "\n" for char in done.stdout)
     assert len(done.stdout) < 12_000
     assert "\\u001b" not in done.stdout
@@ -475,11 +475,11 @@ def test_a_401_from_v1_leaves_the_name_to_the_labels(tmp_path: Path) -> None:
     assert (shown["state"], shown["model"]) == ("SERVING", "m")
 
 
-def test_a_failing_health_check_is_a_reason(tmp_path: Path) -> None:
+def test_a_failing_health_check_is_a_reason_and_not_healthy(tmp_path: Path) -> None:
     with PageServer([Engine().page], {"/health": (503, b"")}) as server:
         done = once(tmp_path, server.url, "--once", "--json")
     shown = json.loads(done.stdout)["servers"][0]
-    assert (done.returncode, shown["state"]) == (0, "SERVING")
+    assert (done.returncode, shown["state"]) == (1, "SERVING")
     assert "/health says 503" in shown["reason"]
 
 

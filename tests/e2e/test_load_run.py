@@ -19,7 +19,7 @@ import pytest
 
 from fakes.nvml import build, environment
 from fakes.truth import TruthServer, truth_server
-from llmtop.commands import load as cli
+from llmtop import cli
 from llmtop.load.events import Draining, Event, Finished, LevelDone, LevelStarted, Preflighted, Progress, RequestDone
 from llmtop.load.plan import Level, Plan, Timeouts
 from llmtop.load.results import values_of
@@ -253,7 +253,7 @@ def test_two_workers_share_a_level(truth: TruthServer, monkeypatch: pytest.Monke
 
 
 def command(*args: str) -> list[str]:
-    return [sys.executable, "-m", "llmtop.commands.load", *args]
+    return [sys.executable, "-m", "llmtop", "load", *args]
 
 
 SMALL = (
@@ -337,7 +337,7 @@ def test_public_hosts_are_refused_before_anything_is_sent(
         raise AssertionError("a connection was opened")
 
     monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", connect)
-    assert cli.main(["http://8.8.8.8:8000", *more]) == 2
+    assert cli.run(["load", "http://8.8.8.8:8000", *more]) == 2
     printed = capsys.readouterr()
     assert "--allow-remote-load" in printed.err
     assert printed.out == ""

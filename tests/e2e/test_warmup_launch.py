@@ -22,7 +22,7 @@ from fakes.nvml import build, environment
 FAKES = Path(__file__).parents[1] / "fakes"
 LOGS = Path(__file__).parents[1] / "fixtures" / "startup"
 SERVER = [sys.executable, str(FAKES / "vllm_start.py")]
-WARMUP = [sys.executable, "-m", "llmtop.commands.warmup"]
+WARMUP = [sys.executable, "-m", "llmtop", "warmup"]
 TIMEOUT_S = 30
 SECRET = "s3cr3tVALUE"
 

@@ -32,7 +32,7 @@ def command(port: int, *flags: str) -> list[str]:
 def launch(log: Path, words: list[str]) -> subprocess.Popen[str]:
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1"}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
-    warmup = [sys.executable, "-m", "llmtop.commands.warmup", "--json", "--log", str(log), "--"]
+    warmup = [sys.executable, "-m", "llmtop", "warmup", "--json", "--log", str(log), "--"]
     return subprocess.Popen([*warmup, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
 
 

@@ -56,7 +56,7 @@ def test_every_phase_of_a_minute_keeps_its_least_headroom(tmp_path: Path, librar
         (tmp_path / name).mkdir()
     roots = ["--procfs", str(tmp_path / "proc"), "--sysfs", str(tmp_path / "sys")]
     process = subprocess.Popen(
-        [sys.executable, "-m", "llmtop.commands.warmup", "--json", "--log", str(log), *roots],
+        [sys.executable, "-m", "llmtop", "warmup", "--json", "--log", str(log), *roots],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

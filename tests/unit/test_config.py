@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from llmtop import cli
+from llmtop.commands import watch
+from llmtop.commands.common import CommandParser, base_settings, named_targets
 from llmtop.commands.config import checked_interval, config_path, load_config, resolve_targets
 from llmtop.contract.settings import Settings, Target, UsageError, parse_target
 
@@ -186,8 +188,14 @@ def test_flags_beat_the_file(
     written(tmp_path, "" if file is None else f"interval = {file}")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
-    argv = ["h:1"] + ([] if flag is None else ["-d", str(flag)])
-    assert cli._settings(cli._watch_parser().parse_args(argv)).interval_s == told
+    assert base_settings(parsed(*([] if flag is None else ["-d", str(flag)]))).interval_s == told
+
+
+def parsed(*argv: str) -> argparse.Namespace:
+    """What `llmtop` reads of its words."""
+    parser = CommandParser(prog="llmtop")
+    watch.add_arguments(parser)
+    return parser.parse_args(argv)
 
 
 @pytest.mark.parametrize("seconds", [0.19, 61.0, -1.0, 0.0, float("nan"), float("inf")])
@@ -223,6 +231,4 @@ def test_watch_of_the_file_is_what_no_argument_means(tmp_path: Path, monkeypatch
     written(tmp_path, GOOD)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("A", "k")
-    settings: Any = cli._settings(cli._watch_parser().parse_args([]))
-    assert [target.name for target in settings.targets] == ["a"]
-    assert not settings.found
+    assert [target.name for target in named_targets(parsed(), [])] == ["a"]

@@ -7,19 +7,40 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from llmtop.cli import CommandParser, Show, add_common, base_settings, watch
-from llmtop.commands.config import load_user_config
+from llmtop.commands.common import Show, add_common, base_settings
+from llmtop.commands.watch import watch
 from llmtop.contract.settings import Target, UsageError
 
 DEFAULT_MACHINE = "gb10"
 MIN_SPEED, MAX_SPEED = 0.01, 1000.0
 
 
-def run(argv: list[str], show: Show | None = None) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `llmtop demo`."""
+    from llmtop.demo import profile
+    from llmtop.demo.faults import FAULTS
+
+    parser.add_argument(
+        "machine", nargs="?", choices=profile.names(), default=DEFAULT_MACHINE, help=f"({DEFAULT_MACHINE})"
+    )
+    sim = parser.add_argument_group("simulation")
+    sim.add_argument("--engine", choices=("vllm", "llama.cpp"), default="vllm", help="(vllm)")
+    sim.add_argument("--serve", action="store_true", help="only serve: print the URL and wait")
+    sim.add_argument("--port", type=int, default=0, help="port of the simulated server (a free one)")
+    sim.add_argument("--speed", type=float, default=1.0, help="times faster than the machine it imitates")
+    sim.add_argument("--dp", type=int, default=1, metavar="N", help="data-parallel engines")
+    sim.add_argument("--seed", type=int, default=0, help="of its own traffic")
+    sim.add_argument("--no-traffic", action="store_true", help="no requests of its own")
+    sim.add_argument("--warmup", action="store_true", help="play the start-up first")
+    sim.add_argument("--oom", action="store_true", help="a start-up that runs out of memory in graph capture")
+    sim.add_argument("--fault", action="append", default=[], choices=tuple(FAULTS), help="a fault from the start")
+    add_common(parser)
+
+
+def run(args: argparse.Namespace, show: Show | None = None) -> int:
     """Run the demo; the exit code. `show` takes the place of the screen."""
     from llmtop.demo import profile
 
-    args = _parser(profile.names()).parse_args(argv)
     _check(args)
     machine = _machine(args.machine, args.engine, profile.names())
     options = {
@@ -31,7 +52,7 @@ def run(argv: list[str], show: Show | None = None) -> int:
     from llmtop.demo.machine import SimulatedMachine
     from llmtop.warmup.log_source import follow_file
 
-    settings = base_settings(args, load_user_config())
+    settings = base_settings(args)
     try:
         with (
             tempfile.TemporaryDirectory(prefix="llmtop-demo-") as folder,
@@ -76,23 +97,3 @@ def _serve(machine: str, options: dict[str, object]) -> int:
     from llmtop.demo.child import flags, main
 
     return main([machine, *flags(options)])
-
-
-def _parser(machines: tuple[str, ...]) -> argparse.ArgumentParser:
-    from llmtop.demo.faults import FAULTS
-
-    parser = CommandParser(prog="llmtop demo", description="Watch a simulated server and machine; no GPU needed.")
-    parser.add_argument("machine", nargs="?", choices=machines, default=DEFAULT_MACHINE, help=f"({DEFAULT_MACHINE})")
-    sim = parser.add_argument_group("simulation")
-    sim.add_argument("--engine", choices=("vllm", "llama.cpp"), default="vllm", help="(vllm)")
-    sim.add_argument("--serve", action="store_true", help="only serve: print the URL and wait")
-    sim.add_argument("--port", type=int, default=0, help="port of the simulated server (a free one)")
-    sim.add_argument("--speed", type=float, default=1.0, help="times faster than the machine it imitates")
-    sim.add_argument("--dp", type=int, default=1, metavar="N", help="data-parallel engines")
-    sim.add_argument("--seed", type=int, default=0, help="of its own traffic")
-    sim.add_argument("--no-traffic", action="store_true", help="no requests of its own")
-    sim.add_argument("--warmup", action="store_true", help="play the start-up first")
-    sim.add_argument("--oom", action="store_true", help="a start-up that runs out of memory in graph capture")
-    sim.add_argument("--fault", action="append", default=[], choices=tuple(FAULTS), help="a fault from the start")
-    add_common(parser)
-    return parser

@@ -7,15 +7,27 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from llmtop.cli import EXIT_OK, CommandParser
+from llmtop.commands.common import EXIT_OK, add_recording
 from llmtop.contract.settings import UsageError
 from llmtop.recording.read import Recording, open_recording
 from llmtop.recording.reread import reread
 
 
-def run(argv: list[str]) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `llmtop export`."""
+    add_recording(parser)
+    kind = parser.add_mutually_exclusive_group(required=True)
+    for name, text in (
+        ("csv", "a row per snapshot and server"),
+        ("prometheus", "OpenMetrics text with time stamps"),
+        ("html", "one page with charts and tables, without links"),
+    ):
+        kind.add_argument(f"--{name}", dest="kind", action="store_const", const=name, help=text)
+    parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="write to OUT (standard output)")
+
+
+def run(args: argparse.Namespace) -> int:
     """Export a recording; the exit code."""
-    args = _parser().parse_args(argv)
     recording = open_recording(args.file, reread if args.reread else None)
     for note in recording.notes:
         print(f"llmtop: {args.file}: {note}", file=sys.stderr)
@@ -46,20 +58,3 @@ def _parts(recording: Recording, kind: str) -> Iterator[str]:
     from llmtop.recording.prometheus import openmetrics
 
     return openmetrics(recording)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser(prog="llmtop export", description="Turn a recording into a file for other programs.")
-    parser.add_argument("file", type=Path, metavar="FILE", help="made with --record, the key r, or --json")
-    kind = parser.add_mutually_exclusive_group(required=True)
-    for name, text in (
-        ("csv", "a row per snapshot and server"),
-        ("prometheus", "OpenMetrics text with time stamps"),
-        ("html", "one page with charts and tables, without links"),
-    ):
-        kind.add_argument(f"--{name}", dest="kind", action="store_const", const=name, help=text)
-    parser.add_argument(
-        "--reread", action="store_true", help="read the pages of --record-raw anew, as this version does"
-    )
-    parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="write to OUT (standard output)")
-    return parser

@@ -5,18 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import signal
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from llmtop.commands.config import load_user_config, resolve_targets
+from llmtop.commands.common import base_settings, named_targets
 from llmtop.commands.load_arguments import add_arguments, make_plan
 from llmtop.commands.load_output import Bar, Lines, plan_text, result_text
 from llmtop.contract.codec import to_json
-from llmtop.contract.settings import Settings, Target, UsageError
+from llmtop.contract.settings import Target, UsageError
 from llmtop.load import safety, table
 from llmtop.load.beside import watched
 from llmtop.load.files import NoRun, read_run
@@ -24,7 +22,7 @@ from llmtop.load.plan import Plan
 from llmtop.load.results import RunResult, values_of
 from llmtop.load.runner import LoadError, LoadRun, RunOptions, read_counters, survey
 
-__all__ = ["add_arguments", "main", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXIT_OK, EXIT_NOT_MET, EXIT_REFUSED, EXIT_NOTHING = 0, 1, 2, 3
 
@@ -41,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     try:
         _permit(args, plan, target, options)
-        host = Settings(procfs=args.procfs, sysfs=args.sysfs, memory=args.memory)
+        host = base_settings(args)
         with watched(target, host) as snapshots:
             result = asyncio.run(_play(args, plan, replace(options, snapshots=snapshots)))
     except LoadError as error:
@@ -55,9 +53,7 @@ def run(args: argparse.Namespace) -> int:
 def _target(args: argparse.Namespace) -> Target:
     if not args.url:
         raise UsageError("name the server to load: llmtop load URL")
-    config = load_user_config()
-    (target,) = resolve_targets([args.url], config, os.environ, args.api_key_env)
-    return replace(target, ca=args.ca or target.ca, insecure=args.insecure or target.insecure)
+    return named_targets(args, [args.url])[0]
 
 
 # permission
@@ -135,19 +131,3 @@ def _compare(a: Path, b: Path) -> int:
     print(f"A {a}\nB {b}")
     print(table.comparison_text(compared))
     return EXIT_OK
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m llmtop.commands.load`."""
-    words = "Load a server and find how many users it can serve."
-    parser = argparse.ArgumentParser(prog="llmtop load", description=words)
-    add_arguments(parser)
-    try:
-        return run(parser.parse_args(argv))
-    except UsageError as error:
-        print(f"llmtop load: {error}", file=sys.stderr)
-        return EXIT_REFUSED
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from llmtop.commands.common import add_connection, add_machine
 from llmtop.contract.settings import Target, UsageError
 from llmtop.load.plan import DEFAULT_SLO, Caps, Plan, Timeouts
 from llmtop.load.scenarios import SCENARIOS, Options, build
@@ -58,14 +59,8 @@ def _judging(group: Any) -> None:
 def _permitting(group: Any) -> None:
     group.add_argument("--yes", action="store_true", help="start without asking")
     group.add_argument("--allow-remote-load", action="store_true", help="permit a public host")
-    group.add_argument("--api-key-env", metavar="NAME", help="environment variable with the server's API key")
-    group.add_argument("--ca", type=Path, metavar="FILE", help="certificate authority to trust for https")
-    group.add_argument("--insecure", action="store_true", help="do not check certificates")
-    group.add_argument("--procfs", type=Path, default=Path("/proc"), metavar="DIR", help="another /proc")
-    group.add_argument("--sysfs", type=Path, default=Path("/sys"), metavar="DIR", help="another /sys")
-    group.add_argument(
-        "--memory", choices=("auto", "unified", "discrete"), default="auto", help="the GPU memory's kind"
-    )
+    add_connection(group)
+    add_machine(group)
     caps, limits = Caps(), Timeouts()
     group.add_argument("--cap-concurrency", type=_whole, default=caps.concurrency, help="(%(default)s)")
     group.add_argument("--timeout-connect", type=_positive, default=limits.connect_s, metavar="S", help="(%(default)g)")

@@ -9,10 +9,17 @@ from llmtop.contract.snapshot import Device, Latency, Pool, Quantile, ServerView
 from llmtop.contract.units import UNKNOWN, bytes_text, count, duration, gib, hit_text, percent, rate, seconds
 from llmtop.engines.registry import engine_text
 
+FIRST_STEPS = """\
+no model server runs on this machine, as far as can be seen: no process of one, and nothing at port 8000
+
+  llmtop demo                        a simulated server and machine, to look around
+  llmtop HOST:8000                   a server elsewhere, or at another port here
+  llmtop warmup -- vllm serve MODEL  start a server and watch it start"""
+
 
 def table(snapshot: Snapshot) -> str:
     """Everything a person wants to know at once, as lines."""
-    parts = [_server(server) for server in snapshot.servers] or [["no model server found on this host"]]
+    parts = [_server(server) for server in snapshot.servers] or [[FIRST_STEPS]]
     parts += [[f"{snapshot.simulation}: no real server, no real machine"]] if snapshot.simulation else []
     where = [f"  {snapshot.nodes[0].name}, this machine:"] if len(snapshot.nodes) > 1 and snapshot.pools else []
     parts.append([*where, *(_pool(pool) for pool in snapshot.pools)])

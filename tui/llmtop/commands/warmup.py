@@ -13,9 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from llmtop.commands.common import (
+    EXIT_USAGE,
+    add_connection,
+    add_look,
+    add_machine,
+    base_settings,
+    has_screen,
+    live_machine,
+    named_targets,
+)
 from llmtop.contract.secrets import mask
-from llmtop.contract.settings import Settings, parse_target
-from llmtop.machine.live import LiveMachine
+from llmtop.contract.settings import DEFAULT_PORT, Target
 from llmtop.warmup import factory
 from llmtop.warmup.check import Command, make_plan, read_command
 from llmtop.warmup.evidence import evidence
@@ -38,11 +47,11 @@ from llmtop.warmup.watch import Watch
 
 _STEP_S = 0.1
 _FIRST_ROUND_S = 5.0
-_USAGE = 2
+HERE = f"127.0.0.1:{DEFAULT_PORT}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `llmtop warmup`; what follows `--` is the command to start."""
+    """The flags of `llmtop warmup`; what follows `--` is the command to start, `--once` reads the log that is there."""
     where = parser.add_argument_group("where the log comes from")
     where.add_argument(
         "--log", metavar="FILE", help="follow this file, - for a pipe; with a command: where to keep its log"
@@ -55,17 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--check", action="store_true", help="only judge whether a start would succeed: exit 0, 1 or 3 (risky)"
     )
     what.add_argument("--compare", nargs=2, metavar=("A", "B"), help="two reports (JSON) or logs side by side")
-    what.add_argument("--once", action="store_true", help="read the log that is there, print the result and end")
     what.add_argument(
         "--report", metavar="FILE", help="write the result: JSON for a name ending in .json, else Markdown"
     )
-    what.add_argument("--json", action="store_true", help="one JSON object per line")
-    what.add_argument("--plain", action="store_true", help="lines of text instead of the screen")
     what.add_argument("--reserve", type=float, metavar="GiB", help="memory that must stay free (default 3, unified 8)")
-    machine = parser.add_argument_group("the machine")
-    machine.add_argument("--procfs", type=Path, default=Path("/proc"), metavar="DIR")
-    machine.add_argument("--sysfs", type=Path, default=Path("/sys"), metavar="DIR")
-    machine.add_argument("--memory", choices=("auto", "unified", "discrete"), default="auto")
+    add_connection(parser.add_argument_group("connection"))
+    add_machine(parser.add_argument_group("the machine"))
+    add_look(parser)
     parser.add_argument("command", nargs="*", metavar="-- CMD ...", help="the command to start and watch")
 
 
@@ -81,9 +86,29 @@ def run(args: argparse.Namespace) -> int:
             return _check(args)
         if args.once:
             return _once(args)
-        return _launch(args) if args.command else _follow(args)
+        if args.command:
+            return _launch(args)
+        return _on_screen(args) if _wants_screen(args) else _follow(args)
     except LogError as error:
         return fail(str(error))
+
+
+def _wants_screen(args: argparse.Namespace) -> bool:
+    """A log is followed and nothing else was asked for; a pipe on stdin leaves no keys for a screen."""
+    return has_screen() and not (args.json or args.plain or args.report or args.log == "-")
+
+
+def _on_screen(args: argparse.Namespace) -> int:
+    from llmtop.ui.main import run_ui
+
+    lines = line_source(args) if args.log or args.container or args.journal else None
+    settings = base_settings(args, targets=_targets(args, HERE), startup=True)
+    return run_ui(settings, live_machine(settings), lines)
+
+
+def _targets(args: argparse.Namespace, url: str | None) -> tuple[Target, ...]:
+    """The server that the flags name, else the one at `url`."""
+    return named_targets(args, [name]) if (name := args.url or url) else ()
 
 
 def conflict(args: argparse.Namespace) -> str | None:
@@ -107,7 +132,7 @@ def conflict(args: argparse.Namespace) -> str | None:
 def fail(text: str) -> int:
     """Say what is wrong in one line; the exit code."""
     print(f"llmtop: {mask(text)}", file=sys.stderr)
-    return _USAGE
+    return EXIT_USAGE
 
 
 # ------------------------------------------------------------------------------------------ finished logs
@@ -173,12 +198,13 @@ def _check(args: argparse.Namespace) -> int:
     command = read_command(args.command)
     if command.bad_utilization is not None:
         return fail(f"--gpu-memory-utilization {command.bad_utilization}: vLLM takes a number above 0 and up to 1")
-    machine = LiveMachine(args.procfs, args.sysfs, args.memory)
+    settings = base_settings(args)
+    machine = live_machine(settings)
     machine.start()
     deadline = time.monotonic() + _FIRST_ROUND_S
     while not machine.ready() and time.monotonic() < deadline:
         time.sleep(0.05)
-    plan = make_plan(machine.sample(), command, args.procfs, args.sysfs / "fs/cgroup")
+    plan = make_plan(machine.sample(), command, settings.procfs, settings.sysfs / "fs/cgroup")
     machine.stop()
     result = preflight(plan, args.reserve)
     if args.json:
@@ -208,8 +234,7 @@ def line_source(args: argparse.Namespace, follow: bool = True) -> LineSource:
 
 def _follow(args: argparse.Namespace) -> int:
     has_log = bool(args.log or args.container or args.journal)
-    url = args.url or (None if has_log else "http://127.0.0.1:8000")
-    watch = make_watch(args, line_source(args) if has_log else None, url)
+    watch = make_watch(args, line_source(args) if has_log else None, None if has_log else HERE)
     view = PlainView(sys.stdout, args.json)
     watch.start()
     try:
@@ -231,7 +256,7 @@ def _launch(args: argparse.Namespace) -> int:
     output = sys.stderr if args.json else sys.stdout
     log = Path(args.log) if args.log else default_log()
     launch = Launch(args.command, log, _writer(output), output.isatty())
-    watch = make_watch(args, launch, args.url or _target(args.command, command))
+    watch = make_watch(args, launch, _address(args.command, command))
     view = PlainView(sys.stdout if args.json else sys.stderr, args.json, "llmtop: ")
     launch.forward_signals()
     try:
@@ -254,9 +279,10 @@ def _launch(args: argparse.Namespace) -> int:
 
 def make_watch(args: argparse.Namespace, source: LineSource | None, url: str | None) -> Watch:
     """The watch that the flags describe; the screen uses it too."""
-    settings = Settings(procfs=args.procfs, sysfs=args.sysfs, memory=args.memory, reserve_gib=args.reserve)
-    machine = LiveMachine(args.procfs, args.sysfs, args.memory, factory.FAST_HZ)
-    return factory.make_watch(settings, machine, source, parse_target(url) if url else None)
+    targets = _targets(args, url)
+    settings = base_settings(args, targets=targets)
+    machine = live_machine(settings, factory.FAST_HZ)
+    return factory.make_watch(settings, machine, source, next(iter(targets), None))
 
 
 def default_log() -> Path:
@@ -265,12 +291,12 @@ def default_log() -> Path:
     return state / "llmtop" / time.strftime("warmup-%Y%m%d-%H%M%S.log")
 
 
-def _target(words: list[str], command: Command) -> str | None:
+def _address(words: list[str], command: Command) -> str | None:
     """The address to ask for /health, when the command line looks like a server's."""
     if command.port is None and not any("vllm" in word for word in words):
         return None
     host = "127.0.0.1" if command.host in (None, "0.0.0.0", "::", "localhost") else command.host
-    return f"http://{host}:{command.port or 8000}"
+    return f"http://{host}:{command.port or DEFAULT_PORT}"
 
 
 def _writer(stream: TextIO) -> Callable[[bytes], None]:
@@ -315,14 +341,3 @@ def _write(report: Report, name: str | None) -> None:
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         file.write(text)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run as a program of its own."""
-    parser = argparse.ArgumentParser(prog="llmtop warmup", description=__doc__)
-    add_arguments(parser)
-    return run(parser.parse_args(argv))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -173,6 +173,12 @@ class ServerView:
     local: bool = False
     gpu_memory_utilization: float | None = None
     node: str | None = None  # the machine it runs on; None when that is not known
+    health: str | None = None  # what is wrong with /health beside a good page
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it is up, and says so itself."""
+        return self.state.healthy and self.health is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,6 +156,7 @@ class ServerTracker:
             age_s=None if self._last_good is None else max(0.0, t - self._last_good),
             restarts=self._restarts,
             local=identity.local,
+            health=identity.health if state.live else None,
             interval_s=interval_s,
         )
         if self._page is None:
