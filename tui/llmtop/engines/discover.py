@@ -14,7 +14,7 @@ from pathlib import Path
 
 from llmtop.engines.command_line import Process, is_worker, number, options, program, settings
 from llmtop.engines.registry import BY_NAME
-from llmtop.engines.registry.entry import Engine
+from llmtop.engines.registry.entry import EngineEntry
 from llmtop.engines.registry.silent import DEMO, OMLX
 from llmtop.machine.containers import Address, proxies, reachable, shares_network
 
@@ -49,7 +49,7 @@ class _Match:
     """A process whose command line starts a server, with what that line and its settings file tell."""
 
     pid: int
-    engine: Engine
+    engine: EngineEntry
     argv: Argv
     told: Mapping[str, str]
 
@@ -106,7 +106,7 @@ def _match(procfs: Path, pid: int, argv: Argv, running: Iterable[Argv]) -> _Matc
 
 
 @lru_cache(maxsize=4096)  # most processes are the same and none of ours at every look
-def _starts(argv: Argv) -> tuple[tuple[Engine, Process], ...]:
+def _starts(argv: Argv) -> tuple[tuple[EngineEntry, Process], ...]:
     """The engines that a command line may start."""
     name, words = program(argv)
     pairs = ((engine, process) for engine in _ENGINES for process in engine.processes)

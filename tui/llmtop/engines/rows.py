@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from llmtop.engines import registry
 from llmtop.engines.page_record import NO_ENGINE, RowKey
-from llmtop.engines.registry.entry import ROW_GAUGES, Engine, Kind
+from llmtop.engines.registry.entry import ROW_GAUGES, EngineEntry, Kind
 from llmtop.engines.series import MODEL, Labels, Slot
 
 _ORDER = {engine.name: place for place, engine in enumerate(registry.ENGINES)}
@@ -59,9 +59,9 @@ class Rows:
         self._telling |= {key[-1] for key, values in seen.items() if len(values) > 1 and key[-1] != MODEL}
 
 
-def _spoken(slots: list[Slot]) -> Engine | None:
+def _spoken(slots: list[Slot]) -> EngineEntry | None:
     """The engine whose page it is."""
-    told: dict[str, tuple[Engine, set[str]]] = {}
+    told: dict[str, tuple[EngineEntry, set[str]]] = {}
     for slot in slots:
         if slot.engine is not registry.PROCESS:
             told.setdefault(slot.engine.name, (slot.engine, set()))[1].add(slot.signal)
@@ -82,7 +82,7 @@ class _Group:
 
 
 class _Groups:
-    def __init__(self, slots: list[Slot], telling: frozenset[str], engine: Engine) -> None:
+    def __init__(self, slots: list[Slot], telling: frozenset[str], engine: EngineEntry) -> None:
         self._telling = telling
         self._always = frozenset(engine.row_labels)
         self._groups: list[_Group] = []
@@ -112,7 +112,7 @@ class _Groups:
         elif not fitting:
             self._groups.append(_Group(labels, gauged))
 
-    def names(self, naming: list[str], engine: Engine) -> dict[RowKey, _Group]:
+    def names(self, naming: list[str], engine: EngineEntry) -> dict[RowKey, _Group]:
         """The rows by their keys: as few labels in a name as tell all of them apart."""
         rows = [group for group in self._groups if self._is_row(group)] or self._groups
         known = {label for group in rows for label in group.labels if label != MODEL}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from llmtop.contract.units import clean
 from llmtop.engines import registry
 from llmtop.engines.page_record import CacheConfig
-from llmtop.engines.registry.entry import ANY, Engine, Kind, Source
+from llmtop.engines.registry.entry import ANY, EngineEntry, Kind, MetricSource
 
 Rank = tuple[int, tuple[int, ...], bool]  # of the source and its spelling, of the shard, whether one of priorities
 Labels = tuple[tuple[str, str], ...]
@@ -39,8 +39,8 @@ class Slot:
     `labels` are those that may tell its row from others, the model among them.
     """
 
-    engine: Engine
-    source: Source
+    engine: EngineEntry
+    source: MetricSource
     signal: str
     labels: Labels
     rank: Rank
@@ -56,7 +56,7 @@ def resolve(name: str, labels: Mapping[str, str]) -> tuple[Slot, ...]:
     return tuple(slot for slot in found if slot)
 
 
-def _slot(name: str, engine: Engine, source: Source, labels: Mapping[str, str]) -> Slot | None:
+def _slot(name: str, engine: EngineEntry, source: MetricSource, labels: Mapping[str, str]) -> Slot | None:
     if source.match and not _matches(source.match, labels):
         return None
     signal, text = source.signal, ""
@@ -93,7 +93,7 @@ def _slot(name: str, engine: Engine, source: Source, labels: Mapping[str, str]) 
     )
 
 
-def _telling(engine: Engine, source: Source, labels: Mapping[str, str]) -> Labels:
+def _telling(engine: EngineEntry, source: MetricSource, labels: Mapping[str, str]) -> Labels:
     """The labels that may tell rows apart: all but those that are known to say something else."""
     inside = {source.by, source.match[0] if source.match else None, engine.model_label, *engine.shard_labels}
     found = [

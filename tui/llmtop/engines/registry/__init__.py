@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from llmtop.engines.command_line import process
-from llmtop.engines.registry.entry import Engine, Kind, Source
+from llmtop.engines.registry.entry import EngineEntry, Kind, MetricSource
 from llmtop.engines.registry.gateways import LLM_D, SGL_ROUTER, SMG, VLLM_ROUTER
 from llmtop.engines.registry.llamacpp import LLAMACPP
 from llmtop.engines.registry.lmdeploy import LMDEPLOY
@@ -20,16 +20,16 @@ from llmtop.engines.registry.vllm import ROUTER, VLLM
 
 RAY = "-ray"
 # what any server's process or web framework says; it is of no engine, and of the page as a whole
-PROCESS = Engine(
+PROCESS = EngineEntry(
     "",
     "",
     (
-        Source("start_time", "process_start_time_seconds", Kind.PAGE),
-        Source("http", "http_requests_total", Kind.COUNTER, by="status"),
+        MetricSource("start_time", "process_start_time_seconds", Kind.PAGE),
+        MetricSource("http", "http_requests_total", Kind.COUNTER, by="status"),
     ),
 )
 # where a page has the families of two, the first of them is read: an engine before what stands in front of it
-ENGINES: tuple[Engine, ...] = (
+ENGINES: tuple[EngineEntry, ...] = (
     *(VLLM, SGLANG, LLAMACPP, TGI, TRTLLM, LMDEPLOY, VLLM_MLX, MLX_VLM, MLX_LM, OLLAMA, LM_STUDIO, LLAMA_SWAP),
     *(ROUTER, TRITON, DYNAMO, NIM, VLLM_ROUTER, SGL_ROUTER, SMG, LLM_D),
 )
@@ -46,9 +46,11 @@ _THROUGH_RAY = tuple(
     )
     for engine in (VLLM, SGLANG)
 )
-BY_NAME: Mapping[str, Engine] = {
+BY_NAME: Mapping[str, EngineEntry] = {
     engine.name: engine for engine in (*ENGINES, *_THROUGH_RAY, replace(VLLM, name="vllm-rust", title="vLLM (Rust)"))
 }
+
+Reading = tuple[EngineEntry, MetricSource]
 
 
 def spelled(metric: str) -> str:
@@ -56,14 +58,16 @@ def spelled(metric: str) -> str:
     return metric.replace(":", "_")
 
 
-def _entries(*engines: Engine) -> Iterator[tuple[str, tuple[Engine, Source]]]:
+def _entries(*engines: EngineEntry) -> Iterator[tuple[str, Reading]]:
     for engine in engines:
         for source in engine.sources:
             yield spelled(source.metric), (engine, source)
 
 
-def _index(entries: Iterator[tuple[str, tuple[Engine, Source]]]) -> dict[str, list[tuple[Engine, Source]]]:
-    index: dict[str, list[tuple[Engine, Source]]] = {}
+def _index(
+    entries: Iterator[tuple[str, Reading]],
+) -> dict[str, list[Reading]]:
+    index: dict[str, list[Reading]] = {}
     for name, entry in entries:
         index.setdefault(name, []).append(entry)
     return index
@@ -79,7 +83,7 @@ def title(engine: str) -> str:
     return BY_NAME[engine].title if engine in BY_NAME else engine
 
 
-def spelled_as(name: str, source: Source) -> bool:
+def spelled_as(name: str, source: MetricSource) -> bool:
     """Whether a metric is spelled as its engine does it, or as Ray spells that."""
     return name in (source.metric, f"ray_{spelled(source.metric)}")
 
@@ -95,7 +99,7 @@ def reads(name: str) -> bool:
     return plain in _BY_METRIC or plain in _BY_RAY or plain in _BY_ROUTER
 
 
-def sources(name: str, labels: Mapping[str, str]) -> list[tuple[Engine, Source]]:
+def sources(name: str, labels: Mapping[str, str]) -> list[Reading]:
     """The engines that have a signal on a metric, and what it is to them."""
     plain = spelled(name)
     routed = "server" in labels and "model_name" not in labels and "engine" not in labels

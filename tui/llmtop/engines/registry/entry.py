@@ -34,7 +34,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MetricSource:
     """One place where a signal may live; `match` is a label and its value, or `ANY`.
 
     `by`: a label whose value becomes part of the signal (`finished:stop`). `scale`: what makes seconds of the value.
@@ -80,7 +80,7 @@ class Instead:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineEntry:
     """One engine; adding one takes an entry like this and a line in `registry.ENGINES`.
 
     Shards of one engine repeat its figures, and the lowest is read; `digits` that it prints of a large counter.
@@ -88,7 +88,7 @@ class Engine:
 
     name: str
     title: str
-    sources: tuple[Source, ...] = ()
+    sources: tuple[MetricSource, ...] = ()
     model_label: str = "model_name"
     row_labels: tuple[str, ...] = ()  # name a row wherever they stand; any other label does where it differs
     shard_labels: tuple[str, ...] = ()
@@ -116,30 +116,32 @@ class Engine:
 
 def gauge(
     signal: str, *metrics: str, fold: Fold = "sum", match: tuple[str, str] | None = None, rank: int = 0
-) -> Iterator[Source]:
+) -> Iterator[MetricSource]:
     """A gauge by its names, the best first."""
     for place, metric in enumerate(metrics):
-        yield Source(signal, metric, Kind.GAUGE, fold, match, rank + place * 10)
+        yield MetricSource(signal, metric, Kind.GAUGE, fold, match, rank + place * 10)
 
 
 def counter(
     signal: str, *metrics: str, match: tuple[str, str] | None = None, rank: int = 0, by: str | None = None
-) -> Iterator[Source]:
+) -> Iterator[MetricSource]:
     """A counter by its exposed names; the spelling without `_total` is accepted after them."""
     for place, metric in enumerate(metrics):
-        yield Source(signal, metric, Kind.COUNTER, "sum", match, rank + place * 10, by)
+        yield MetricSource(signal, metric, Kind.COUNTER, "sum", match, rank + place * 10, by)
         if metric.endswith("_total"):
-            yield Source(signal, metric.removesuffix("_total"), Kind.COUNTER, "sum", match, rank + place * 10 + 5, by)
+            yield MetricSource(
+                signal, metric.removesuffix("_total"), Kind.COUNTER, "sum", match, rank + place * 10 + 5, by
+            )
 
 
-def histogram(signal: str, *metrics: str, match: tuple[str, str] | None = None) -> Iterator[Source]:
+def histogram(signal: str, *metrics: str, match: tuple[str, str] | None = None) -> Iterator[MetricSource]:
     """A histogram by its names without suffixes, the best first."""
     for place, metric in enumerate(metrics):
         for suffix, kind in (("_bucket", Kind.BUCKET), ("_sum", Kind.SUM), ("_count", Kind.COUNT)):
-            yield Source(signal, metric + suffix, kind, "sum", match, place * 10)
+            yield MetricSource(signal, metric + suffix, kind, "sum", match, place * 10)
 
 
-def queue(reason: str, *metrics: str) -> Iterator[Source]:
+def queue(reason: str, *metrics: str) -> Iterator[MetricSource]:
     """A queue of its own beside others: waiting is the sum of all of them."""
     for metric in metrics:
-        yield Source(f"queue:{reason}", metric, Kind.REASON)
+        yield MetricSource(f"queue:{reason}", metric, Kind.REASON)

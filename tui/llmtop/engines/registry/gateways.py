@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from llmtop.engines.command_line import process
-from llmtop.engines.registry.entry import Engine, counter, gauge, histogram
+from llmtop.engines.registry.entry import EngineEntry, counter, gauge, histogram
 
 
-def _rust(prefix: str) -> Engine:
+def _rust(prefix: str) -> EngineEntry:
     """The router in Rust, which has been given three names so far."""
-    return Engine(
+    return EngineEntry(
         "vllm-router",
         "vllm-router",
         (
@@ -28,7 +28,7 @@ VLLM_ROUTER = _rust("vllm_router_")
 SGL_ROUTER = _rust("sgl_router_")
 SMG = _rust("smg_")
 
-LLM_D = Engine(
+LLM_D = EngineEntry(
     "llm-d",
     "llm-d",
     (

@@ -8,7 +8,7 @@ from typing import Any
 from llmtop.engines.command_line import process
 from llmtop.engines.numbers import plain_number
 from llmtop.engines.page_record import Page
-from llmtop.engines.registry.entry import Door, Engine, Kind, Source, counter, gauge
+from llmtop.engines.registry.entry import Door, EngineEntry, Kind, MetricSource, counter, gauge
 
 
 class Slots:
@@ -61,7 +61,7 @@ def _number(value: Any) -> float:
     return plain_number(value) or 0.0
 
 
-LLAMACPP = Engine(
+LLAMACPP = EngineEntry(
     "llamacpp",
     "llama.cpp",
     (
@@ -81,8 +81,8 @@ LLAMACPP = Engine(
         *counter("drafts", "llamacpp:spec_decode_num_drafts_total"),
         *counter("drafted", "llamacpp:spec_decode_num_draft_tokens_total"),
         *counter("accepted", "llamacpp:spec_decode_num_accepted_tokens_total"),
-        Source("itl", "llamacpp:tokens_predicted_seconds_total", Kind.SUM),
-        Source("itl", "llamacpp:tokens_predicted_total", Kind.COUNT),
+        MetricSource("itl", "llamacpp:tokens_predicted_seconds_total", Kind.SUM),
+        MetricSource("itl", "llamacpp:tokens_predicted_total", Kind.COUNT),
     ),
     digits=6,
     door=Door(

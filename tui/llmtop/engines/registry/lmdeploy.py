@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from llmtop.engines.command_line import process
-from llmtop.engines.registry.entry import Engine, counter, gauge, histogram
+from llmtop.engines.registry.entry import EngineEntry, counter, gauge, histogram
 
-LMDEPLOY = Engine(
+LMDEPLOY = EngineEntry(
     "lmdeploy",
     "LMDeploy",
     (

@@ -10,9 +10,9 @@ from llmtop.contract.units import clean
 from llmtop.engines.command_line import process
 from llmtop.engines.numbers import plain_number
 from llmtop.engines.page_record import Page, RowSample
-from llmtop.engines.registry.entry import Door, Engine, counter, gauge, histogram
+from llmtop.engines.registry.entry import Door, EngineEntry, counter, gauge, histogram
 
-VLLM_MLX = Engine(
+VLLM_MLX = EngineEntry(
     "vllm-mlx",
     "vllm-mlx",
     (
@@ -56,7 +56,7 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: number for name, value in values.items() if (number := plain_number(value)) is not None}
 
 
-MLX_VLM = Engine(
+MLX_VLM = EngineEntry(
     "mlx-vlm",
     "mlx-vlm",
     read_json=_mlx_vlm,
@@ -65,7 +65,7 @@ MLX_VLM = Engine(
     port=8080,
     silent_on="waiting, KV cache, latencies; its counters move when a request ends",
 )
-MLX_LM = Engine(
+MLX_LM = EngineEntry(
     "mlx-lm",
     "MLX",
     processes=(process(r"(^|/)mlx_lm\.server$"), process(r"(^|/)mlx_lm$", "server")),

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from llmtop.engines.command_line import process
-from llmtop.engines.registry.entry import Engine, Source, counter, gauge, histogram
+from llmtop.engines.registry.entry import EngineEntry, MetricSource, counter, gauge, histogram
 
-NIM = Engine(
+NIM = EngineEntry(
     "nim",
     "NIM",
     (
@@ -41,13 +41,13 @@ NIM = Engine(
 _FRONT_PREFIXES = ("dynamo_frontend_", "nv_llm_http_service_")
 
 
-def _front(*sources: Source) -> Iterator[Source]:
+def _front(*sources: MetricSource) -> Iterator[MetricSource]:
     for prefix in _FRONT_PREFIXES:
         for source in sources:
             yield replace(source, metric=prefix + source.metric)
 
 
-DYNAMO = Engine(
+DYNAMO = EngineEntry(
     "dynamo",
     "Dynamo",
     (

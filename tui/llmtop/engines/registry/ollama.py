@@ -10,7 +10,7 @@ from llmtop.contract.units import clean
 from llmtop.engines.command_line import process
 from llmtop.engines.numbers import plain_number
 from llmtop.engines.page_record import Page, RowSample
-from llmtop.engines.registry.entry import Door, Engine, Instead
+from llmtop.engines.registry.entry import Door, EngineEntry, Instead
 
 _ONLY_MODELS = "its models and their memory only: it counts no tokens and no queue"
 
@@ -68,7 +68,7 @@ def _llama_swap(answer: Any, t: float) -> Page | None:
     return Page(t, LLAMA_SWAP.name, tuple(_row(name, {}) for name in names), words=words)
 
 
-OLLAMA = Engine(
+OLLAMA = EngineEntry(
     "ollama",
     "Ollama",
     door=Door("/api/version", version=(("version",),)),
@@ -79,7 +79,7 @@ OLLAMA = Engine(
     has_children=True,
     silent_on="tok/s, running, waiting, KV cache: it counts nothing",
 )
-LM_STUDIO = Engine(
+LM_STUDIO = EngineEntry(
     "lm-studio",
     "LM Studio",
     instead=Instead("/api/v0/models", _lm_studio),
@@ -89,7 +89,7 @@ LM_STUDIO = Engine(
     has_children=True,
     silent_on="tok/s, running, waiting, KV cache: it counts nothing",
 )
-LLAMA_SWAP = Engine(
+LLAMA_SWAP = EngineEntry(
     "llama-swap",
     "llama-swap",
     instead=Instead("/running", _llama_swap),

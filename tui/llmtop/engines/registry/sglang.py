@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from llmtop.engines.command_line import process
-from llmtop.engines.registry.entry import AT_END, Door, Engine, Kind, Source, counter, gauge, histogram, queue
+from llmtop.engines.registry.entry import (
+    AT_END,
+    Door,
+    EngineEntry,
+    Kind,
+    MetricSource,
+    counter,
+    gauge,
+    histogram,
+    queue,
+)
 
-SGLANG = Engine(
+SGLANG = EngineEntry(
     "sglang",
     "SGLang",
     (
@@ -26,7 +36,7 @@ SGLANG = Engine(
         *gauge("kv_capacity", "sglang:max_total_num_tokens", fold="max"),
         *gauge("kv_blocks", "sglang:num_pages", fold="max"),
         *gauge("kv_block_tokens", "sglang:page_size", fold="max"),
-        Source("config", "sglang:cache_config_info", Kind.CONFIG),
+        MetricSource("config", "sglang:cache_config_info", Kind.CONFIG),
         *gauge("max_model_len", "sglang:context_len", fold="max"),
         *gauge("max_num_seqs", "sglang:max_running_requests", fold="max"),
         # the plain counter moves only when a request ends

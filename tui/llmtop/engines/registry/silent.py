@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmtop.engines.command_line import process
-from llmtop.engines.registry.entry import Engine
+from llmtop.engines.registry.entry import EngineEntry
 
-OMLX = Engine("omlx", "oMLX", processes=(process(r"(^|/)omlx$", "serve"),))
-DEMO = Engine("demo", "demo", processes=(process(r"(^|/)llmtop$", "demo", needs="--serve"),), port=0)
+OMLX = EngineEntry("omlx", "oMLX", processes=(process(r"(^|/)omlx$", "serve"),))
+DEMO = EngineEntry("demo", "demo", processes=(process(r"(^|/)llmtop$", "demo", needs="--serve"),), port=0)

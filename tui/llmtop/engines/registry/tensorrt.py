@@ -13,7 +13,7 @@ from typing import Any
 from llmtop.engines.command_line import process
 from llmtop.engines.numbers import plain_number
 from llmtop.engines.page_record import Page, RowSample
-from llmtop.engines.registry.entry import ANY, Engine, Kind, Source, counter, gauge, histogram
+from llmtop.engines.registry.entry import ANY, EngineEntry, Kind, MetricSource, counter, gauge, histogram
 
 PROMETHEUS = "/prometheus/metrics"
 
@@ -60,7 +60,7 @@ def _gauges(newest: dict[str, Any]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-TRTLLM = Engine(
+TRTLLM = EngineEntry(
     "trtllm-serve",
     "TensorRT-LLM",
     (
@@ -99,19 +99,19 @@ TRTLLM = Engine(
 )
 
 
-def _blocks(signal: str, kind: str) -> Source:
-    return Source(signal, "nv_trt_llm_kv_cache_block_metrics", Kind.GAUGE, "sum", ("kv_cache_block_type", kind))
+def _blocks(signal: str, kind: str) -> MetricSource:
+    return MetricSource(signal, "nv_trt_llm_kv_cache_block_metrics", Kind.GAUGE, "sum", ("kv_cache_block_type", kind))
 
 
-def _mean(signal: str, microseconds: str) -> tuple[Source, Source]:
+def _mean(signal: str, microseconds: str) -> tuple[MetricSource, MetricSource]:
     """A latency that is a sum of microseconds over the requests that succeeded."""
     return (
-        Source(signal, microseconds, Kind.SUM, scale=1e-6),
-        Source(signal, "nv_inference_request_success", Kind.COUNT),
+        MetricSource(signal, microseconds, Kind.SUM, scale=1e-6),
+        MetricSource(signal, "nv_inference_request_success", Kind.COUNT),
     )
 
 
-TRITON = Engine(
+TRITON = EngineEntry(
     "triton",
     "Triton",
     (

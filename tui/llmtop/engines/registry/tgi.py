@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from llmtop.engines.command_line import process
-from llmtop.engines.registry.entry import Door, Engine, counter, gauge, histogram
+from llmtop.engines.registry.entry import Door, EngineEntry, counter, gauge, histogram
 
-TGI = Engine(
+TGI = EngineEntry(
     "tgi",
     "TGI",
     (

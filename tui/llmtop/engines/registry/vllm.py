@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llmtop.engines.command_line import process
-from llmtop.engines.registry.entry import Engine, Kind, Source, counter, gauge, histogram
+from llmtop.engines.registry.entry import EngineEntry, Kind, MetricSource, counter, gauge, histogram
 
 # vLLM's families; a process registers nearly all of them when it starts
 _FAMILIES = (
@@ -19,23 +19,23 @@ _FAMILIES = (
 )
 
 
-def _born(*metrics: str) -> Iterator[Source]:
+def _born(*metrics: str) -> Iterator[MetricSource]:
     """When a process began; the oldest series of a row counts, because some are born with the first request."""
     for metric in metrics:
-        yield Source("created", f"{metric}_created", Kind.GAUGE, "min")
+        yield MetricSource("created", f"{metric}_created", Kind.GAUGE, "min")
 
 
 def _each(prefix: str, *names: str) -> tuple[str, ...]:
     return tuple(prefix + name for name in names)
 
 
-VLLM = Engine(
+VLLM = EngineEntry(
     "vllm",
     "vLLM",
     (
         *gauge("running", "vllm:num_requests_running"),
         *gauge("waiting", "vllm:num_requests_waiting"),
-        Source("waiting", "vllm:num_requests_waiting_by_reason", Kind.REASON, by="reason"),
+        MetricSource("waiting", "vllm:num_requests_waiting_by_reason", Kind.REASON, by="reason"),
         # up to 0.11.0 every API server process exported its own copy of the gauge, all but one at 0
         *gauge("kv_usage", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", fold="max"),
         *counter("generation", "vllm:generation_tokens_total"),
@@ -75,11 +75,11 @@ VLLM = Engine(
         *histogram("tpot", "vllm:request_time_per_output_token_seconds"),
         *histogram("e2e", "vllm:e2e_request_latency_seconds"),
         *histogram("queue", "vllm:request_queue_time_seconds"),
-        Source("sleep", "vllm:engine_sleep_state", Kind.SLEEP, by="sleep_state"),
-        Source("config", "vllm:cache_config_info", Kind.CONFIG),
-        Source("lora", "vllm:lora_requests_info", Kind.LORA),
-        Source("rejections", "vllm:admission_rejections_total", Kind.PAGE),
-        Source("rejections", "vllm:admission_rejections", Kind.PAGE),
+        MetricSource("sleep", "vllm:engine_sleep_state", Kind.SLEEP, by="sleep_state"),
+        MetricSource("config", "vllm:cache_config_info", Kind.CONFIG),
+        MetricSource("lora", "vllm:lora_requests_info", Kind.LORA),
+        MetricSource("rejections", "vllm:admission_rejections_total", Kind.PAGE),
+        MetricSource("rejections", "vllm:admission_rejections", Kind.PAGE),
     ),
     row_labels=("engine",),
     null_block=True,
@@ -93,7 +93,7 @@ VLLM = Engine(
     without_metrics="started with --disable-log-stats?",
 )
 
-ROUTER = Engine(
+ROUTER = EngineEntry(
     "production-stack-router",
     "router",
     (
