@@ -259,6 +259,15 @@ def test_a_stale_server_keeps_its_numbers_and_says_their_age() -> None:
     assert styles == {"dim"}
 
 
+def test_a_first_run_without_a_server_says_what_to_type_and_draws_no_dashes() -> None:
+    alone = replace(busy(), servers=())
+    for size in ((80, 24), (120, 36), (200, 50)):
+        text = "\n".join(screen(view_of(alone), size))
+        for words in ("llmtop demo", "llmtop HOST:8000", "llmtop warmup -- vllm serve", "headroom"):
+            assert words in text, (size, words)
+        assert "KV cache" not in text
+
+
 def test_a_server_that_is_down_is_not_drawn_as_idle() -> None:
     rows = screen(view_of(ALL["down"](), 10), (100, 30))
     assert "DOWN" in rows[0]

@@ -10,7 +10,8 @@ from llmtop.contract.units import UNKNOWN, bytes_text, count, duration, gib, hit
 from llmtop.engines.registry import engine_text
 
 FIRST_STEPS = """\
-no model server runs on this machine, as far as can be seen: no process of one, and nothing at port 8000
+no model server was found on this machine: no process of one that can be
+seen, and nothing answers at port 8000
 
   llmtop demo                        a simulated server and machine, to look around
   llmtop HOST:8000                   a server elsewhere, or at another port here

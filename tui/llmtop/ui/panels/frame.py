@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from llmtop.commands.text import FIRST_STEPS
 from llmtop.contract.snapshot import Latency, Pool, ServerView, State
 from llmtop.contract.units import UNKNOWN, count, duration, gib, percent, rate
 from llmtop.engines.registry import engine_text
@@ -83,6 +84,9 @@ def _address(server: ServerView) -> str:
 def body(view: View, cells: int, rows: int) -> list[Line]:
     """Everything between header and key bar, arranged for `cells` x `rows`: the answer, the figures, the evidence."""
     inner, rows = max(0, cells - 2), max(0, rows)
+    if view.snapshot is not None and view.server is None:
+        lines = _first_steps(view, inner, rows)[:rows]
+        return [fit((MARGIN, *content), cells) for content in lines + [()] * (rows - len(lines))]
     head = [_verdict_row(view, inner)]
     if cells < MEDIUM or rows < ROWS_LEAST:
         foot = footer_lines(view, inner, 1 if rows >= 8 else 0)
@@ -94,6 +98,20 @@ def body(view: View, cells: int, rows: int) -> list[Line]:
     room = max(0, rows - len(foot))
     lines = (lines[:room] + [()] * (room - len(lines)) + foot)[:rows]
     return [fit((MARGIN, *content), cells) for content in lines]
+
+
+def _first_steps(view: View, cells: int, rows: int) -> list[Line]:
+    """What to type where no server was found, above what is known of the machine."""
+    note = [line(Span(view.note, "info"))] if view.note else []
+    card = [
+        *note,
+        (),
+        *(line(Span(text, "value" if text[:2] == "  " else "dim")) for text in FIRST_STEPS.splitlines()),
+        (),
+    ]
+    panels: tuple[Panel, ...] = (memory_panel, gpu_panel) if cells >= MEDIUM else (memory_panel,)
+    room = rows - len(card)
+    return card + (_grid(view, cells, room, (panels,)) if room >= LEAST[memory_panel] else [])
 
 
 def _strip(view: View, cells: int, rows: int) -> list[Line]:
