@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from llmtop.load.compare import compare, comparison_text
 from llmtop.load.completion import Outcome
 from llmtop.load.counters import ServerCounters
 from llmtop.load.files import NoRun, RunFiles, new_directory, read_run, state_dir
@@ -19,7 +20,7 @@ from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
 from llmtop.load.results import Flag, LevelResult, RunResult
 from llmtop.load.summary import LevelRaw, detailed_arrays, level_result
-from llmtop.load.table import COLUMNS, compare, comparison_text, markdown, rows, text
+from llmtop.load.table import COLUMNS, markdown, rows, text
 
 LEVELS = (Level("c=1", 1, 2, 100, 8), Level("c=4", 4, 8, 100, 8))
 PLAN = Plan("http://127.0.0.1:8000", LEVELS, model="org/m-1", metadata={"host": "spark-a"})
@@ -103,12 +104,25 @@ def test_the_report_has_the_answer_the_table_the_doubts_and_the_commands(tmp_pat
 
 def test_two_runs_side_by_side(tmp_path: Path) -> None:
     a, b = (read_run(written(tmp_path, ttft)) for ttft in (0.1, 0.05))
-    found = {(c.level, c.figure): c for c in compare(a.levels, b.levels)}
+    found = {(c.level, c.figure): c for c in compare(a, b).figures}
     ttft = found["c=1", "TTFT mean ms"]
     assert (ttft.a, ttft.b, ttft.change) == pytest.approx((100, 50, -0.5))
     assert ttft.better is True
     assert found["c=4", "errors"].better is None
-    assert "-50.0% better" in comparison_text(list(found.values()))
+    assert "-50.0% better" in comparison_text(compare(a, b))
+
+
+def test_a_cached_run_is_not_better_and_other_sizes_are_not_compared(tmp_path: Path) -> None:
+    a, b = (read_run(written(tmp_path, ttft)) for ttft in (0.1, 0.05))
+    one, four = b.levels
+    cached = replace(one, flags=(Flag("cache", "99 % of the prompt tokens came from the prefix cache"),))
+    compared = compare(a, replace(b, levels=(cached, replace(four, input_len=512)), model="other"))
+    assert {figure.level for figure in compared.figures} == {"c=1"}
+    assert {figure.better for figure in compared.figures} == {None}
+    shown = comparison_text(compared)
+    assert "the plans differ: model: org/m-1 and other" in shown
+    assert "c=4: 100/8 tokens, 4 at once and 512/8 tokens, 4 at once: not compared" in shown
+    assert "doubt: B c=1: cache: 99 %" in shown
 
 
 def test_what_is_no_run(tmp_path: Path) -> None:

@@ -126,15 +126,16 @@ def test_every_criterion_reads_a_level() -> None:
     }
 
 
-def test_single_user_speeds_are_taken_against_the_ping() -> None:
-    def sized(name: str, tokens: int, ttft: float, out: int = 1, tpot: float = 0.0) -> LevelResult:
-        times = spread(0.0, ttft, 1.0), spread(0.0, tpot, 0.1)
-        return LevelResult(name, completed=5, input_len=tokens, output_len=out, ttft=times[0], tpot=times[1])
+def test_single_user_speeds_are_lengths_over_times_by_the_servers_clock_where_it_tells() -> None:
+    def sized(name: str, tokens: int, ttft: float, out: int = 1, server: float | None = None) -> LevelResult:
+        times = spread(0.0, ttft, 1.0), spread(0.0, 25.0, 0.1)
+        sizes = {"input_len": tokens, "output_len": out}
+        return LevelResult(name, completed=5, ttft=times[0], tpot=times[1], server_ttft_s=server, **sizes)  # type: ignore[arg-type]
 
     speeds = single_user(
-        [sized("ping", 16, 20.0), sized("pp2048", 2048, 528.0), sized("tg128@d0", 16, 20.0, 128, 25.0)]
+        [sized("pp512", 512, 122.0, server=0.12), sized("pp2048", 2048, 512.0), sized("tg128@d0", 16, 20.0, 128)]
     )
-    assert [str(speed) for speed in speeds] == ["pp2048 4,000.0 ± 7.9", "tg128@d0 40.0 ± 0.2"]
+    assert [str(speed) for speed in speeds] == ["pp512 4,266.7 ± 35.6", "pp2048 4,000.0 ± 7.8", "tg128@d0 40.0 ± 0.2"]
 
 
 def test_the_sweet_spot_is_announced_with_its_speed() -> None:

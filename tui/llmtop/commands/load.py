@@ -13,10 +13,11 @@ from pathlib import Path
 from llmtop.commands.common import base_settings, named_targets
 from llmtop.commands.load_arguments import add_arguments, make_plan
 from llmtop.commands.load_output import Bar, Lines, plan_text, result_text
-from llmtop.contract.codec import to_json
+from llmtop.contract.codec import plain, to_json
 from llmtop.contract.settings import Target, UsageError
-from llmtop.load import safety, table
+from llmtop.load import safety
 from llmtop.load.beside import watched
+from llmtop.load.compare import compare, comparison_text
 from llmtop.load.files import NoRun, read_run
 from llmtop.load.plan import Plan
 from llmtop.load.results import RunResult, values_of
@@ -30,7 +31,8 @@ EXIT_OK, EXIT_NOT_MET, EXIT_REFUSED, EXIT_NOTHING = 0, 1, 2, 3
 def run(args: argparse.Namespace) -> int:
     """Runs `llmtop load` with parsed arguments and returns the exit code; raises `UsageError`."""
     if args.compare:
-        return _compare(*args.compare)
+        before, after = args.compare
+        return _compare(before, after, args.json)
     target = _target(args)
     plan = make_plan(args, target)
     options = RunOptions.of_target(target, root=args.output_dir, write=not args.no_files)
@@ -120,14 +122,15 @@ def exit_code(result: RunResult, asked: bool) -> int:
     return EXIT_NOT_MET if asked and not result.met else EXIT_OK
 
 
-def _compare(a: Path, b: Path) -> int:
+def _compare(a: Path, b: Path, as_json: bool) -> int:
     try:
-        runs = read_run(a), read_run(b)
+        compared = compare(read_run(a), read_run(b))
     except NoRun as error:
         raise UsageError(str(error)) from None
-    compared = table.compare(runs[0].levels, runs[1].levels)
-    if not compared:
-        raise UsageError("the two runs have no level in common")
-    print(f"A {a}\nB {b}")
-    print(table.comparison_text(compared))
+    if as_json:
+        print(to_json({"a": str(a), "b": str(b), **plain(compared)}))
+    elif not compared.figures:
+        raise UsageError("; ".join(["the two runs have no level in common", *compared.differences]))
+    else:
+        print(f"A {a}\nB {b}\n{comparison_text(compared)}")
     return EXIT_OK

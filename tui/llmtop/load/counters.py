@@ -102,3 +102,11 @@ def restarted(before: ServerCounters, after: ServerCounters) -> bool:
         return True
     pairs = [(before.generation, after.generation), (before.prompt, after.prompt)]
     return any(then is not None and now is not None and now < then for then, now in pairs)
+
+
+def server_mean(before: ServerCounters | None, after: ServerCounters | None, name: str) -> float | None:
+    """The mean of a latency by the server's histogram between two readings, in seconds."""
+    then, now = getattr(before, name, None), getattr(after, name, None)
+    if then is None or now is None or now[1] <= then[1]:
+        return None
+    return float((now[0] - then[0]) / (now[1] - then[1]))

@@ -6,9 +6,9 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmtop.load.compare import compare
 from llmtop.load.files import NoRun, read_run
 from llmtop.load.results import RunResult
-from llmtop.load.table import Comparison, compare
 
 _LOOKED_AT = 50
 
@@ -19,11 +19,6 @@ class Earlier:
 
     path: Path
     result: RunResult
-
-
-def comparison(then: RunResult, now: RunResult) -> list[Comparison]:
-    """Two results figure by figure, for the levels that ran to their end in both with a request that succeeded."""
-    return compare(*([level for level in run.levels if level.whole] for run in (then, now)))
 
 
 def earlier_run(root: Path, result: RunResult) -> Earlier | None:
@@ -38,7 +33,7 @@ def earlier_run(root: Path, result: RunResult) -> Earlier | None:
     for name in names[: -_LOOKED_AT - 1 : -1]:
         with contextlib.suppress(NoRun):
             found = read_run(root / name)
-            if found.scenario == result.scenario and comparison(found, result):
+            if found.scenario == result.scenario and compare(found, result).figures:
                 return Earlier(root / name, found)
     return None
 

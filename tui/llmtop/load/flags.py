@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from llmtop.contract.units import seconds
 from llmtop.load import stats
 from llmtop.load.completion import Outcome
-from llmtop.load.counters import delta, restarted
+from llmtop.load.counters import delta, restarted, server_mean
 from llmtop.load.results import CrossCheck, Flag, Totals
 from llmtop.load.summary import LevelRaw
 
@@ -133,7 +133,7 @@ def _clumped(raw: LevelRaw) -> Iterator[Flag]:
     gaps = [gap for t in raw.timings for gap in t.itls_s]
     together = sum(gap < 0.001 for gap in gaps)
     ours_itl, ours_ttft = stats.mean(gaps), stats.mean([t.ttft_s for t in raw.timings])
-    itl, ttft = _server_mean(raw, "itl"), _server_mean(raw, "ttft")
+    itl, ttft = server_mean(raw.before, raw.after, "itl"), server_mean(raw.before, raw.after, "ttft")
     if itl and ours_itl is not None and itl > 0.004 and together > 0.5 * len(gaps):
         yield Flag("clumped", f"{together / len(gaps):.0%} of the chunks came within 1 ms of another")
     elif itl and ours_itl is not None and ours_itl < 0.5 * itl:
@@ -142,15 +142,6 @@ def _clumped(raw: LevelRaw) -> Iterator[Flag]:
         late = ours_ttft - ttft
         if late > 0.020 + 0.05 * ttft:
             yield Flag("late", f"TTFT {seconds(ours_ttft)} here, {seconds(ttft)} at the server")
-
-
-def _server_mean(raw: LevelRaw, name: str) -> float | None:
-    """The mean of a latency by the server's histogram over the level."""
-    before = getattr(raw.before, name) if raw.before else None
-    after = getattr(raw.after, name) if raw.after else None
-    if before is None or after is None or after[1] <= before[1]:
-        return None
-    return float((after[0] - before[0]) / (after[1] - before[1]))
 
 
 def _lengths(raw: LevelRaw) -> Iterator[Flag]:

@@ -103,6 +103,7 @@ class LevelResult:
     ttft_steady_mean: float | None = None
     ttft_steady_n: int = 0
     steady_tok_s: float | None = None
+    server_ttft_s: float | None = None  # mean, by the server's own clock
     attainment: float | None = None
     reasoning_hidden: int = 0  # output tokens that were reasoning and not sent
     tokens_per_chunk: float | None = None

@@ -61,9 +61,9 @@ def _quick(options: Options) -> list[Level]:
 
 
 def _single(options: Options) -> list[Level]:
-    """Like llama-bench: prompt processing at three sizes, generation at three depths, and a short ping."""
+    """Like llama-bench: prompt processing at three sizes and generation at three depths."""
     repeats, c = options.num_prompts or 5, 1
-    sizes = [("ping", 16, 1), ("pp512", 512, 1), ("pp2048", 2048, 1), ("pp8192", 8192, 1)]
+    sizes = [("pp512", 512, 1), ("pp2048", 2048, 1), ("pp8192", 8192, 1)]
     output = options.output_len or 128
     sizes += [(f"tg{output}@d{depth}", max(depth, 16), output) for depth in (0, 2048, 8192)]
     return [Level(name, c, repeats, tokens_in, tokens_out) for name, tokens_in, tokens_out in sizes]

@@ -10,7 +10,7 @@ from typing import Any
 from llmtop.contract.units import clean
 from llmtop.load import stats
 from llmtop.load.completion import Outcome
-from llmtop.load.counters import ServerCounters
+from llmtop.load.counters import ServerCounters, server_mean
 from llmtop.load.plan import Level, Plan
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
@@ -99,6 +99,7 @@ def level_result(raw: LevelRaw) -> LevelResult:
         queue_times=tuple(record.late_s for record in raw.records),
         user_tok_s=_user_tok_s(level, timings, found, peak),
         decode_tok_s=_decode_tok_s(timings),
+        server_ttft_s=server_mean(raw.before, raw.after, "ttft"),
         attainment=_attainment(counted, plan.slo),
         tokens_per_chunk=tokens / chunks if chunks else None,
         peak_concurrency=peak,

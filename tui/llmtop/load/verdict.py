@@ -242,25 +242,22 @@ class SingleSpeed:
 
 
 def single_user(levels: Sequence[LevelResult]) -> list[SingleSpeed]:
-    """Prompt and generation speeds of the single-user scenario.
+    """Prompt and generation speeds of the single-user scenario, as llama-bench has them.
 
-    A prompt's speed is taken against the ping: (P - P0)/(TTFT - TTFT0), so that what every request costs
-    drops out. The deviation follows from that of the times.
+    A prompt's speed is its length over its time to the first token, by the server's own clock where it tells: so the
+    network and this client are not in it, and the step that makes the token is.
     """
-    ping = next((level for level in levels if level.level == "ping" and level.completed), None)
-    found = (_speed(level, ping) for level in levels if level.completed and level is not ping)
+    found = (_speed(level) for level in levels if level.completed)
     return [speed for speed in found if speed is not None]
 
 
-def _speed(level: LevelResult, ping: LevelResult | None) -> SingleSpeed | None:
+def _speed(level: LevelResult) -> SingleSpeed | None:
     if level.output_len > 1:
         return _speed_of(level.level, 1, level.tpot)
-    if level.ttft is None:
-        return None
-    if ping is None or ping.ttft is None:
-        return _speed_of(level.level, level.input_len, level.ttft)
-    spent = replace(level.ttft, mean_ms=level.ttft.mean_ms - ping.ttft.mean_ms)
-    return _speed_of(level.level, level.input_len - ping.input_len, spent)
+    spent, server = level.ttft, level.server_ttft_s
+    if spent is not None and server is not None and 0 < server * 1000 < spent.mean_ms:
+        spent = replace(spent, mean_ms=server * 1000)
+    return _speed_of(level.level, level.input_len, spent)
 
 
 def _speed_of(name: str, tokens: int, spent: Spread | None) -> SingleSpeed | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from llmtop.contract.units import UNKNOWN, count
-from llmtop.load.earlier import Earlier, comparison
+from llmtop.load.compare import compare
+from llmtop.load.earlier import Earlier
 from llmtop.load.results import LevelResult, RunResult
 from llmtop.load.verdict import CRITERIA
 from llmtop.ui.load_state import LoadState
@@ -181,9 +182,11 @@ def comparison_page(state: LoadState, earlier: Earlier, cells: int, rows: int) -
     result = state.result
     if result is None:
         return []
+    compared = compare(earlier.result, result)
     lines = [heading("This run and the one before", cells, result.scenario)]
     lines += [_run("before", earlier.path.name, earlier.result), _run("now", "this run", result), ()]
-    lines += comparison_table(comparison(earlier.result, result), cells)
+    lines += comparison_table(compared.figures, cells)
+    lines += [line(Span(f" {words}", "low")) for words in (*compared.differences, *compared.doubts)]
     return [crop(content, cells) for content in lines[:rows]]
 
 

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from llmtop.contract.units import UNKNOWN, count, rate
 from llmtop.load import table
+from llmtop.load.compare import Comparison
 from llmtop.load.results import LevelResult, RunResult
 from llmtop.load.verdict import failure
 from llmtop_widgets import glyphs
@@ -92,7 +93,7 @@ def verdict_marks(result: RunResult) -> dict[str, str]:
 # two runs
 
 
-def comparison_table(compared: Iterable[table.Comparison], cells: int) -> list[Line]:
+def comparison_table(compared: Iterable[Comparison], cells: int) -> list[Line]:
     """Per level a line for the run before, one for this one, and the change, coloured by who wins."""
     blocks = [(level, list(items)) for level, items in groupby(compared, key=lambda item: item.level)]
     if not blocks:
@@ -120,23 +121,23 @@ def comparison_table(compared: Iterable[table.Comparison], cells: int) -> list[L
     return lines
 
 
-def _then(item: table.Comparison) -> str:
+def _then(item: Comparison) -> str:
     return _figure(item, item.a)
 
 
-def _now(item: table.Comparison) -> str:
+def _now(item: Comparison) -> str:
     return _figure(item, item.b)
 
 
-def _figure(item: table.Comparison, value: float | None) -> str:
+def _figure(item: Comparison, value: float | None) -> str:
     return count(value) if item.figure == "errors" else rate(value)
 
 
-def _change(item: table.Comparison) -> str:
+def _change(item: Comparison) -> str:
     return UNKNOWN if item.change is None else f"{item.change:+.1%}"
 
 
-def _change_style(item: table.Comparison) -> str:
+def _change_style(item: Comparison) -> str:
     if item.better is None or item.change is None or abs(item.change) < NOISE:
         return "dim"
     return "ok" if item.better else "low"
