@@ -18,6 +18,7 @@ from llmtop.engines.exposition import Exposition
 
 WIDE, NARROW = (200, 50), (80, 24)
 MANY = 32
+CPU_MOST = {WIDE: 5.5, NARROW: 4.0}  # 200x50 has five times the cells, and a chart of every figure in them
 SETTLE_S, WINDOW_S = 6.0, 20.0
 # The charts of a page that stands still are full after so many seconds at 80x24 and two seconds per column.
 STILL_S = 80.0
@@ -84,7 +85,7 @@ def byte_gates(measured: Measured) -> list[Gate]:
 def cpu_gate(ours: Usage, floor: Usage, size: Size) -> Gate:
     """CPU beside a one-line-a-second Textual app of the same size in the same seconds."""
     name = "CPU at {}x{} beside the floor".format(*size)
-    return Gate(name, ours.cpu_percent / floor.cpu_percent, most=4, unit="x")
+    return Gate(name, ours.cpu_percent / floor.cpu_percent, most=CPU_MOST[size], unit="x")
 
 
 def start_gate(ours: float, floor: float) -> Gate:

@@ -166,7 +166,7 @@ def header_text(snapshot: Snapshot, cells: int) -> str:
         (
             "KV_PRESSURE",
             "KV 98 %, waiting 3, preempted 5; 60 % of the last 30 s",
-            "● KV CACHE IS THE LIMIT  3 wait, 61 % used; KV 98 %, waiting 3, preempted 5; 60 % of the last 30 s"
+            "● KV CACHE IS THE LIMIT  3 wait, 61 % used; 60 % of the last 30 s"
             "  → lower --max-model-len, or fewer users",
         ),
         (

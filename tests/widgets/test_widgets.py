@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from textual.app import App, ComposeResult
+from textual.geometry import Region
 from textual.message import Message
 from textual.widget import Widget
 
@@ -61,13 +62,13 @@ async def test_a_panel_shows_its_title_and_lines() -> None:
 async def test_a_panel_draws_again_only_when_its_lines_change(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = LinePanel("T", [line("a")])
     async with Host(panel).run_test(size=(30, 5)):
-        refreshed: list[bool] = []
-        monkeypatch.setattr(panel, "refresh", lambda **options: refreshed.append(options["layout"]))
+        refreshed: list[tuple[Region, ...]] = []
+        monkeypatch.setattr(panel, "refresh", lambda *regions: refreshed.append(regions))
         panel.set_lines([line("a")])
         panel.set_title("T")
         assert not refreshed
         panel.set_lines([line("b")])
-        assert refreshed == [False]
+        assert refreshed == [(Region(0, 1, 30, 1),)]  # the row that changed
 
 
 async def test_a_panel_of_automatic_height_grows_with_its_lines() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
-from textual.geometry import Size
+from textual.geometry import Region, Size
 
 from llmtop_widgets.linewidget import LineWidget
 from llmtop_widgets.text import EMPTY, Line, Span, line, width
@@ -45,9 +46,17 @@ class LinePanel(LineWidget):
     def _show(self, title: Line, lines: tuple[Line, ...]) -> None:
         if title == self._title and lines == self._lines:
             return
-        extent = self._extent() if self.styles.auto_dimensions else None
+        before, extent = self.shown, self._extent() if self.styles.auto_dimensions else None
         self._title, self._lines = title, lines
-        self.refresh(layout=extent is not None and extent != self._extent())
+        if extent is not None and extent != self._extent():
+            self.refresh(layout=True)
+            return
+        pairs = enumerate(zip_longest(before, self.shown, fillvalue=EMPTY))
+        rows = [y for y, (old, new) in pairs if old != new and y < self.size.height]
+        if 2 * len(rows) > self.size.height:
+            self.refresh()
+        elif rows:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in rows))
 
     def _extent(self) -> tuple[int, int]:
         shown = self.shown

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 from llmtop.contract.snapshot import EngineRow, Event, ServerView
-from llmtop.contract.units import count, percent, rate
+from llmtop.contract.units import UNKNOWN, count, gib, percent, rate
 from llmtop.ui.panels.headline import kv_state
+from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.view import STATE_STYLE, View, heading
 from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, crop, line
@@ -40,18 +42,33 @@ def _event_line(event: Event, cells: int) -> Line:
 
 
 def engines_panel(view: View, cells: int, rows: int) -> list[Line]:
-    """A row per engine of the selected server, or per server where it has only one."""
-    server = view.server
-    engines = server.engines if server is not None else ()
+    """A row per engine of the selected server, or per server; of one with one engine the extremes so far."""
+    engines = view.server.engines if view.server is not None else ()
     servers = view.snapshot.servers if view.snapshot else ()
-    if len(engines) > 1 or len(servers) < 2:
-        lines = [_engine_line(row, cells) for row in engines]
-        title, number = "Engines", len(engines)
+    if len(engines) > 1:
+        title, lines = "Engines", [_engine_line(row, cells) for row in engines]
+    elif len(servers) > 1:
+        title, lines = "Servers", [_server_line(row, cells) for row in servers]
     else:
-        lines = [_server_line(row, cells) for row in servers]
-        title, number = "Servers", len(servers)
-    more = f"{number}, e shows all" if number > rows - 1 else ""
+        return [heading("So far", cells, "m begins anew"), *_extremes(view)][:rows]
+    more = f"{len(lines)}, e shows all" if len(lines) > rows - 1 else ""
     return [heading(title, cells, more), *lines][:rows]
+
+
+def _extremes(view: View) -> Iterator[Line]:
+    """Peaks and the least headroom with their times, and what was counted since the server began."""
+    server, pool = view.server or ServerView(""), tightest_pool(view.snapshot)
+    peak = view.history.peaks.get(server.url)
+    yield _moment("most tok/s", rate(peak.value if peak else None), peak.time if peak else None)
+    least = (f"{gib(pool.low_water_bytes)} GiB", pool.low_water_time) if pool else (UNKNOWN, None)
+    yield _moment("least headroom", *least)
+    yield line(Span(f"{'preempted':<16}", "label"), Span(f"{count(server.preemptions_total):>12}"))
+    yield line(Span(f"{'restarts seen':<16}", "label"), Span(f"{server.restarts:>12}"))
+
+
+def _moment(label: str, value: str, when: float | None) -> Line:
+    at = time.strftime("  at %H:%M:%S", time.localtime(when)) if when else ""
+    return line(Span(f"{label:<16}", "label"), Span(f"{value:>12}", "bold"), Span(at, "label"))
 
 
 def _engine_line(row: EngineRow, cells: int) -> Line:

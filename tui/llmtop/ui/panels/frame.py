@@ -12,7 +12,7 @@ from llmtop.ui.panels.events import engines_panel, events_panel
 from llmtop.ui.panels.headline import strip_lines
 from llmtop.ui.panels.machine import gpu_panel, memory_panel, tightest_pool
 from llmtop.ui.panels.server import KV_THRESHOLDS, kv_panel, latency_panel, quantile_span, queue_panel, throughput_panel
-from llmtop.ui.panels.verdict import finding_lines, verdict_line
+from llmtop.ui.panels.verdict import beyond_verdict, finding_lines, verdict_line
 from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, pair
 from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, beside, crop, fit, line, spread, text_width, width
@@ -211,7 +211,7 @@ def _compact_latency(label: str, figures: Latency, view: View) -> Line:
 
 def footer_lines(view: View, cells: int, most: int) -> list[Line]:
     """The worst findings in at most `most` lines, what does not fit counted; nothing when all is well."""
-    findings = list(view.snapshot.findings) if view.snapshot else []
+    findings = beyond_verdict(view)
     lines: list[Line] = []
     for place, finding in enumerate(findings):
         left = most - len(lines)

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmtop.contract.snapshot import Pool, ServerView, State
-from llmtop.contract.units import UNKNOWN, count, gib, percent, rate
-from llmtop.session.history import pool_series
+from llmtop.contract.units import UNKNOWN, count, gib
+from llmtop.session.history import STEPS_S, pool_series
+from llmtop.ui.panels.digits import of_percent, of_size, of_speed
 from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.view import LEVEL_STYLE, View
 from llmtop_widgets.bigtext import HALF_ROWS, half_lines
-from llmtop_widgets.text import Line, Span, beside, crop, fit, line, pack, spread, text_width
+from llmtop_widgets.text import Line, Span, beside, crop, fit, line, spread, text_width
 from llmtop_widgets.timechart import chart_lines
 
 GAP = 3
 TALL = 1 + HALF_ROWS
 LEAST_TREND = 4
+SLOWER = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +57,25 @@ def kv_state(usage: float | None) -> tuple[str, str]:
 
 def _kv(view: View, server: ServerView, trend: int) -> Tile:
     word, style = kv_state(server.kv_usage)
-    whole, _, unit = percent(server.kv_usage).partition(" ")
-    details = (f"{count(server.kv_used_tokens)}", f"of {count(server.kv_capacity_tokens)}", "tokens")
-    return Tile(
-        "KV CACHE", word, style, whole, unit, details, view.history.columns(server.url, "kv", view.step_s, trend)
-    )
+    room = f"room for {count(server.room_requests)}" if server.room_requests is not None else ""
+    past = _past(view, server.url, "kv", trend)
+    return Tile("KV CACHE", word, style, of_percent(server.kv_usage), "used", (room,), past)
 
 
 def _headroom(view: View, trend: int) -> Tile:
     pool = tightest_pool(view.snapshot)
     if pool is None:
         return Tile("HEADROOM", UNKNOWN, "dim", UNKNOWN, "GiB", (), [None] * trend)
-    details = (f"of {gib(pool.total_bytes)} GiB", f"low {gib(pool.low_water_bytes)}", pool.name)
+    details = (f"of {gib(pool.total_bytes)}", f"least {gib(pool.low_water_bytes)}")
     word = (pool.state or UNKNOWN).upper()
     style = LEVEL_STYLE.get(pool.state or "", "dim")
-    return Tile("HEADROOM", word, style, gib(pool.headroom_bytes), "GiB", details, _free(view, pool, trend))
+    return Tile("HEADROOM", word, style, of_size(pool.headroom_bytes), "GiB", details, _free(view, pool, trend))
 
 
 def _free(view: View, pool: Pool, trend: int) -> list[float | None]:
     """The headroom over time as a share of the pool."""
     total = pool.total_bytes or 1
-    values = view.history.columns(pool_series(pool), "headroom", view.step_s, trend)
+    values = _past(view, pool_series(pool), "headroom", trend)
     return [None if value is None else value / total for value in values]
 
 
@@ -84,24 +84,33 @@ def _queue(view: View, server: ServerView, trend: int) -> Tile:
     word, style = (UNKNOWN, "dim") if waiting is None else ("WAITING", "low") if waiting else ("NONE", "ok")
     cap = f" of {count(server.max_num_seqs)}" if server.max_num_seqs is not None else ""
     details = (f"{count(server.running)} run{cap}",)
-    values = view.history.columns(server.url, "waiting", view.step_s, trend)
-    return Tile("QUEUE", word, style, count(waiting), "waiting", details, _share(values, 4.0))
+    values = _past(view, server.url, "waiting", trend)
+    return Tile(
+        "QUEUE", word, style, count(waiting), "waiting", details, _share(view, f"{server.url}/trend", values, 4.0)
+    )
 
 
 def _speed(view: View, server: ServerView, trend: int) -> Tile:
     speed = server.rates.generation_tok_s
     word = UNKNOWN if speed is None else "STALLED" if server.state is State.STALLED else "IDLE" if not speed else "OK"
     style = "critical" if word == "STALLED" else "dim" if speed is None else "ok"
-    each = speed / server.running if speed is not None and server.running else None
     peak = view.history.peaks.get(server.url)
-    details = (f"{rate(each)} each", f"peak {rate(peak.value if peak else None)}")
-    values = view.history.columns(server.url, "generation", view.step_s, trend)
-    return Tile("TOK/S", word, style, rate(speed), "tok/s", details, _share(values, 10.0))
+    details = (f"peak {of_speed(peak.value if peak else None)}",)
+    values = _past(view, server.url, "generation", trend)
+    return Tile(
+        "TOK/S", word, style, of_speed(speed), "tok/s", details, _share(view, f"{server.url}/generation", values, 10.0)
+    )
 
 
-def _share(values: Sequence[float | None], least: float) -> list[float | None]:
-    """Values as shares of the largest of them, or of `least`."""
-    top = max(least, max((value for value in values if value is not None), default=0.0))
+def _past(view: View, owner: str, name: str, columns: int) -> list[float | None]:
+    """A trend is longer than a chart, and moves less."""
+    step = next((step for step in STEPS_S if step >= SLOWER * view.step_s), STEPS_S[-1])
+    return view.history.columns(owner, name, step, columns)
+
+
+def _share(view: View, name: str, values: Sequence[float | None], least: float) -> list[float | None]:
+    """Values as shares of a scale that stands still."""
+    top = view.scales.top(name, values, least)
     return [None if value is None else value / top for value in values]
 
 
@@ -124,25 +133,20 @@ def _value_style(tile: Tile) -> str:
 
 def _flat(tile: Tile, cells: int) -> list[Line]:
     value = line(Span(tile.value, _value_style(tile)), Span(f" {tile.unit}", "label"))
-    room = cells - 12
-    trend = _trend(tile, room, 1)[0] if room >= LEAST_TREND else ()
+    trend = _trend(tile, cells - 12)
     return [_label(tile, cells), spread(value, trend, cells) if trend else crop(value, cells)]
 
 
 def _tall(tile: Tile, cells: int) -> list[Line]:
     digits = half_lines(tile.value, _value_style(tile))
     wide = max(sum(text_width(span.text) for span in content) for content in digits)
-    notes = [line(Span(f"{tile.unit}", "label")), *(line(Span(text, "label")) for text in pack(tile.beside, 16, " "))]
-    notes = notes[:HALF_ROWS] + [()] * (HALF_ROWS - len(notes))
-    right = cells - wide - 1 - 17
-    lines = [_label(tile, cells)]
-    trend = _trend(tile, min(right, len(tile.trend)), HALF_ROWS) if right >= 2 * LEAST_TREND else [()] * HALF_ROWS
-    for number in range(HALF_ROWS):
-        text = (*fit(digits[number], wide + 1), *fit(notes[number], min(17, cells - wide - 1)), *trend[number])
-        lines.append(crop(text, cells))
-    return lines
+    notes = [tile.unit, " ".join(filter(None, tile.beside))]
+    beside_it = [line(Span(text, "label")) for text in notes] + [_trend(tile, cells - wide - 1)]
+    rows = zip(digits, beside_it, strict=True)
+    return [_label(tile, cells), *(crop((*fit(row, wide + 1), *note), cells) for row, note in rows)]
 
 
-def _trend(tile: Tile, cells: int, rows: int) -> list[Line]:
-    style = {"low": "low", "critical": "alarm"}.get(tile.style, "series1")
-    return chart_lines(list(tile.trend)[-cells:], width=cells, height=rows, hi=1.0, style=style)
+def _trend(tile: Tile, cells: int) -> Line:
+    if cells < LEAST_TREND:
+        return ()
+    return chart_lines(list(tile.trend)[-cells:], width=cells, height=1, hi=1.0)[0]

@@ -13,7 +13,6 @@ from llmtop_widgets.stackedbar import shade, stacked_line
 from llmtop_widgets.text import Line, Span, line, spread, width, wrap
 
 PARTS = ("series1", "series3", "series4", "axis")
-BAND = {"low": "low", "critical": "alarm"}
 Part = tuple[str, float, str]
 
 
@@ -59,7 +58,7 @@ def _used_chart(view: View, pool: Pool, cells: int, rows: int) -> list[Line]:
 
     least = None if pool.low_water_bytes is None else total - pool.low_water_bytes
     title = "taken, GiB; the gap above is headroom"
-    plot = Plot(title, gib_scale, hi=total, threshold=least, style=BAND.get(pool.state or "", "series1"))
+    plot = Plot(title, gib_scale, hi=total, threshold=least)
     return chart_of(view, pool_series(pool), used, cells, rows, plot)
 
 

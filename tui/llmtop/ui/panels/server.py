@@ -75,10 +75,14 @@ def _queue_chart(view: View, url: str, cells: int, rows: int) -> list[Line]:
     waiting = view.history.columns(url, "waiting", view.step_s, columns)
     both = [None if a is None else a + (b or 0.0) for a, b in zip(running, waiting, strict=True)]
     top = view.scales.top(f"{url}/queue", both, 4.0)
-    drawn = stacked_chart_lines(running, waiting, width=columns, height=height, hi=top, styles=("series1", "low"))
-    most = max((value for value in waiting if value is not None), default=None)
-    right = f"max {extremes(both, si)[4:]}, waiting {count(most)}"
-    return framed(drawn, "requests: running, waiting on top", right, (si(top), "0"), view, cells, rows)
+
+    def draw() -> list[Line]:
+        drawn = stacked_chart_lines(running, waiting, width=columns, height=height, hi=top, styles=("series1", "low"))
+        most = max((value for value in waiting if value is not None), default=None)
+        right = f"max {extremes(both, si)[4:]}, waiting {count(most)}"
+        return framed(drawn, "requests: running, waiting on top", right, (si(top), "0"), view, cells, rows)
+
+    return view.scales.once(f"{url}/queue", (running, waiting, top, cells, rows, view.step_s), draw)
 
 
 def _queue_note(server: ServerView) -> str:
@@ -154,9 +158,14 @@ def _latency_chart(view: View, url: str, cells: int, rows: int) -> list[Line]:
     p50 = view.history.columns(url, "ttft_p50", view.step_s, columns)
     p95 = view.history.columns(url, "ttft_p95", view.step_s, columns)
     top = view.scales.top(f"{url}/ttft", [*p50, *p95], 0.1)
-    drawn = braille_lines(((p50, "series2"), (p95, "series4")), width=columns, height=height, hi=top)
-    right = f"max {short_seconds(found)}" if (found := max((v for v in p95 if v is not None), default=None)) else ""
-    return framed(drawn, "TTFT p50, above it p95", right, (short_seconds(top), "0"), view, cells, rows)
+
+    def draw() -> list[Line]:
+        drawn = braille_lines(((p50, "series2"), (p95, "series4")), width=columns, height=height, hi=top)
+        most = max((value for value in p95 if value is not None), default=None)
+        right = f"max {short_seconds(most)}" if most is not None else ""
+        return framed(drawn, "TTFT p50, above it p95", right, (short_seconds(top), "0"), view, cells, rows)
+
+    return view.scales.once(f"{url}/ttft", (p50, p95, top, cells, rows, view.step_s), draw)
 
 
 def _of(latency: LatencySet, name: str) -> Latency:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from llmtop.contract.snapshot import Pool, ServerView
 from llmtop.contract.units import UNKNOWN, count, si
+from llmtop.ui.panels.digits import of_percent, of_size, of_speed, of_whole
 from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.server import KV_THRESHOLDS
 from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, Plot, View, chart
@@ -113,9 +114,9 @@ def figures(view: View) -> tuple[Figure, ...]:
     speed = usual
     waiting = line(Span(f"+{count(server.waiting)} waiting", "low")) if server.waiting else ()
     return (
-        Figure("tokens per second", _speed(server.rates.generation_tok_s), "888", speed),
-        Figure("users served", _whole(server.running), "88", usual, waiting),
-        Figure("KV cache", _percent(server.kv_usage), "88%", _kv_style(server.kv_usage, usual)),
+        Figure("tokens per second", of_speed(server.rates.generation_tok_s), "888", speed),
+        Figure("users served", of_whole(server.running), "88", usual, waiting),
+        Figure("KV cache", of_percent(server.kv_usage), "88%", _kv_style(server.kv_usage, usual)),
         _headroom(pool),
     )
 
@@ -125,37 +126,12 @@ def _headroom(pool: Pool | None) -> Figure:
     words = {"low": "LOW", "critical": "CRITICAL"}
     word = line(Span(f" {words[state]} ", LEVEL_STYLE[state])) if state in words else ()
     style = BIG.get(state or "", "value")
-    return Figure("headroom, GiB", _size(pool.headroom_bytes if pool else None), "88.8", style, word)
+    return Figure("headroom, GiB", of_size(pool.headroom_bytes if pool else None), "88.8", style, word)
 
 
 def _kv_style(usage: float | None, usual: str) -> str:
     levels = [style for limit, style in KV_THRESHOLDS if usage is not None and usage >= limit]
     return usual if usual == "dim" or not levels else levels[-1]
-
-
-def _whole(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.0f}"
-
-
-def _speed(value: float | None) -> str:
-    """Digits that stand still: 4.2, 94, 1204, 12.4k."""
-    if value is None:
-        return UNKNOWN
-    if abs(value) >= 9999.5:
-        return f"{value / 1000:.1f}k"
-    return f"{value:.1f}" if abs(value) < 9.95 else f"{value:.0f}"
-
-
-def _size(value: float | None) -> str:
-    """GiB: 7.0, 23.3, 420."""
-    size = None if value is None else value / 2**30
-    return UNKNOWN if size is None else f"{size:.1f}" if abs(size) < 99.95 else f"{size:.0f}"
-
-
-def _percent(value: float | None) -> str:
-    if value is None:
-        return UNKNOWN
-    return "<1%" if 0 < value < 0.005 else f"{value * 100:.0f}%"
 
 
 def best_grid(shown: Sequence[Figure], cells: int, rows: int) -> Grid:

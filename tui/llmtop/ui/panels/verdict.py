@@ -92,10 +92,11 @@ def _evidence(server: ServerView) -> str:
 def _kv_pressure(server: ServerView) -> Verdict:
     full = server.kv_usage is not None and server.kv_usage >= KV_FULL
     waiting = f"{count(server.waiting)} wait, " if server.waiting else ""
+    held = (server.limited_by_evidence or "").partition("; ")[2]
     return Verdict(
         "critical" if full else "low",
         "KV CACHE FULL" if full else "KV CACHE IS THE LIMIT",
-        f"{waiting}{percent(server.kv_usage, 0)} used; {server.limited_by_evidence or ''}".rstrip("; "),
+        f"{waiting}{percent(server.kv_usage, 0)} used; {held}".rstrip("; "),
         "lower --max-model-len, or fewer users",
     )
 
@@ -143,6 +144,25 @@ def verdict_line(view: View, cells: int) -> Line:
 
 def _loud(said: Verdict) -> str:
     return said.style if said.style == "critical" else f"bold {said.style}"
+
+
+def beyond_verdict(view: View) -> list[Finding]:
+    """The findings that the verdict does not say already."""
+    snapshot, server = view.snapshot, view.server
+    if snapshot is None or server is None:
+        return list(snapshot.findings) if snapshot else []
+    code = {"KV_PRESSURE": "kv", "SEQ_CAP": "seq-cap"}.get(server.limited_by or "")
+    said = {f"{name}:{server.url}" for name in ("unreachable", "stalled", code) if name}
+    headline = verdict(view).headline
+    if headline.startswith("MEMORY"):
+        pool = tightest_pool(snapshot)
+        said = {f"memory:{pool.name}"} if pool is not None else set()
+    elif server.limited_by not in ("KV_PRESSURE", "SEQ_CAP") and headline not in _SAID:
+        said = set()
+    return [finding for finding in snapshot.findings if finding.id not in said]
+
+
+_SAID = frozenset(words for words, _ in _STATES.values())
 
 
 def finding_lines(finding: Finding, cells: int, most: int) -> list[Line]:

@@ -27,14 +27,24 @@ STATE_STYLE = {
 
 @dataclass(slots=True)
 class Scales:
-    """The steady tops of charts that have no natural one."""
+    """What charts keep from frame to frame: the steady tops of those without a natural one, and their lines."""
 
     keepers: dict[str, ScaleKeeper] = field(default_factory=dict)
+    drawn: dict[str, tuple[tuple[object, ...], list[Line]]] = field(default_factory=dict)
 
     def top(self, name: str, values: Sequence[float | None], minimum: float) -> float:
         """The top of the scale of a chart for the values now visible."""
         keeper = self.keepers.setdefault(name, ScaleKeeper(minimum))
         return keeper.update(max((value for value in values if value is not None), default=None))
+
+    def once(self, name: str, key: tuple[object, ...], draw: Callable[[], list[Line]]) -> list[Line]:
+        """What `draw` returns; the lines of before while the key is that of before: most frames change no column."""
+        before = self.drawn.get(name)
+        if before is not None and before[0] == key:
+            return before[1]
+        lines = draw()
+        self.drawn[name] = (key, lines)
+        return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,19 +137,24 @@ def chart_of(
     values = read(columns)
     top = view.scales.top(key, values, plot.minimum) if plot.hi is None else plot.hi
     places, names = view.history.marks_in(view.step_s, columns)
-    lines = chart_lines(
-        values,
-        width=columns,
-        height=height,
-        hi=top,
-        style=plot.style,
-        marks=places,
-        labels=names if plot.labels else (),
-        threshold=plot.threshold,
-        bands=plot.bands,
-    )
-    ends = (plot.scale(top), plot.scale(0.0))
-    return framed(lines, plot.title, extremes(values, plot.scale), ends, view, cells, rows, plot.axis)
+
+    def draw() -> list[Line]:
+        lines = chart_lines(
+            values,
+            width=columns,
+            height=height,
+            hi=top,
+            style=plot.style,
+            marks=places,
+            labels=names if plot.labels else (),
+            threshold=plot.threshold,
+            bands=plot.bands,
+        )
+        ends = (plot.scale(top), plot.scale(0.0))
+        return framed(lines, plot.title, extremes(values, plot.scale), ends, view, cells, rows, plot.axis)
+
+    same = (values, top, places, names if plot.labels else (), cells, rows, plot.style, plot.threshold, view.step_s)
+    return view.scales.once(key, same, draw)
 
 
 def _shape(cells: int, rows: int, axis: bool = True) -> tuple[int, int, int]:
