@@ -22,7 +22,7 @@ def at(t: float, speed: float | None = 100.0, *, low: float = 11.8, marks: tuple
 
 def feed(notices: Notices, *snapshots: Snapshot) -> list[tuple[float, str]]:
     """What is announced, and when."""
-    return [(snapshot.time - T0, text) for snapshot in snapshots for text in notices.push(snapshot)]
+    return [(snapshot.time - T0, event.text) for snapshot in snapshots for event in notices.push(snapshot)]
 
 
 def learned() -> Notices:

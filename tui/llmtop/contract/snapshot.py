@@ -304,7 +304,7 @@ class Mark:
     time: float
 
 
-EventKind = Literal["mark", "restart", "preemptions", "low_water", "level", "finding", "cleared", "state"]
+EventKind = Literal["mark", "restart", "preemptions", "low_water", "peak", "level", "finding", "cleared", "state"]
 
 
 @dataclass(frozen=True, slots=True)

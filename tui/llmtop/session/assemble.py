@@ -9,6 +9,7 @@ from llmtop.contract.snapshot import Device, Mark, Pool, ServerView, Snapshot, S
 from llmtop.machine.headroom import LowWater, MemoryMode, PoolWatch, pools
 from llmtop.machine.sample import MachineSample
 from llmtop.session.energy import EnergyMeter
+from llmtop.session.events import EventLog
 from llmtop.session.findings import Findings
 from llmtop.session.places import Places
 
@@ -20,7 +21,7 @@ class Assembler:
         self._memory: MemoryMode = memory
         self._asked = this_machine
         self._low_water, self._watch = LowWater(), PoolWatch()
-        self._energy, self._findings = EnergyMeter(), Findings()
+        self._energy, self._findings, self._events = EnergyMeter(), Findings(), EventLog()
         self._epoch = LowWater.START
         self._marks: list[Mark] = []
 
@@ -64,7 +65,8 @@ class Assembler:
             nodes=place.nodes,
         )
         self._marks.clear()
-        return replace(snapshot, findings=self._findings.update(snapshot, t))
+        found_out = replace(snapshot, findings=self._findings.update(snapshot, t))
+        return replace(found_out, events=self._events.update(found_out))
 
     def _pools(self, sample: MachineSample, now: float) -> tuple[Pool, ...]:
         found = pools(sample, self._memory)

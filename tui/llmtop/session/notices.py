@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from llmtop.contract.snapshot import Pool, ServerView, Snapshot, State
+from llmtop.contract.snapshot import Event, Pool, ServerView, Snapshot, State
 from llmtop.contract.units import gib, rate
 
 LEAST_GAIN = 0.05
@@ -28,16 +28,16 @@ class Notices:
 
     _records: dict[str, _Record] = field(default_factory=dict)
 
-    def push(self, snapshot: Snapshot) -> list[str]:
-        """What is worth saying about this snapshot, in words."""
+    def push(self, snapshot: Snapshot) -> list[Event]:
+        """What is worth saying about this snapshot."""
         if any(mark.kind == "mark" for mark in snapshot.marks):
             self._records.clear()
         several = len(snapshot.servers) > 1
         found = [self._peak(server, several, snapshot.time) for server in snapshot.servers]
         found += [self._low_water(pool, snapshot.time) for pool in snapshot.pools if pool.kind != "ram"]
-        return [text for text in found if text is not None]
+        return [event for event in found if event is not None]
 
-    def _peak(self, server: ServerView, several: bool, now: float) -> str | None:
+    def _peak(self, server: ServerView, several: bool, now: float) -> Event | None:
         value = server.rates.generation_tok_s
         if value is None or server.state is State.STALE:
             return None
@@ -46,9 +46,9 @@ class Notices:
             return None
         record.told, record.told_at = record.best, now
         who = f"{server.name or server.model or server.url}: " if several else ""
-        return f"{who}new peak {rate(record.best)} tok/s"
+        return Event(now, "peak", f"{who}new peak {rate(record.best)} tok/s", server.url, server.node)
 
-    def _low_water(self, pool: Pool, now: float) -> str | None:
+    def _low_water(self, pool: Pool, now: float) -> Event | None:
         low, total = pool.low_water_bytes, pool.total_bytes
         if low is None or not total:
             return None
@@ -56,7 +56,7 @@ class Notices:
         if record.best < record.told + LEAST_GAIN * total or not _due(record, now):
             return None
         record.told, record.told_at = record.best, now
-        return f"new low-water {gib(low)} of {gib(total)} GiB ({pool.name})"
+        return Event(now, "low_water", f"new low-water {gib(low)} of {gib(total)} GiB ({pool.name})", node=pool.node)
 
     def _take(self, name: str, value: float, now: float) -> _Record:
         """The record with this value; while it is being learned nothing is news."""

@@ -151,8 +151,8 @@ class Session(RepaintingApp[None]):
         """Remember a snapshot."""
         self.latest = snapshot
         self.history.push(snapshot)
-        for text in self.notices.push(snapshot):
-            self.announce(text)
+        for event in self.notices.push(snapshot):
+            self.announce(event.text)
 
     @on(LoadNews)
     def _take_load_news(self) -> None:

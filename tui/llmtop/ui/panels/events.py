@@ -20,6 +20,7 @@ KIND_STYLE = {
     "finding": "low",
     "cleared": "ok",
     "state": "info",
+    "peak": "info",
     "level": "info",
     "mark": "info",
 }
