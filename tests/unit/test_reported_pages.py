@@ -310,6 +310,27 @@ def test_two_servers_that_answer_in_turn_do_not_restart(started: bool) -> None:
     assert view.reason == "two servers answer in turn at this address: no rates"
 
 
+@pytest.mark.parametrize("order", ["ABCABCABCABC", "ABACBCABCBAC", "AABBCCAABBCC"])
+@pytest.mark.parametrize("started", [True, False])
+def test_three_servers_in_any_order(order: str, started: bool) -> None:
+    crank = Crank()
+    for n, who in enumerate(order):
+        place = "ABC".index(who)
+        start = 1e9 + 1000 * place if started else None
+        tokens = (500_000.0, 200_000.0, 900_000.0)[place] + 70 * n
+        view = crank.feed(vllm_page(running=place, generation=tokens, start=start), float(n)).view()
+        spikes = view.rates.generation_tok_s
+        assert spikes is None or spikes < 1000
+    assert (view.servers_in_turn, view.restarts) == (3, 0)
+
+
+def test_servers_of_other_models_in_turn() -> None:
+    crank = Crank()
+    for n in range(8):
+        crank.feed(vllm_page(model="ab"[n % 2], running=1, generation=5000.0 + n), float(n))
+    assert (crank.view().servers_in_turn, crank.view().restarts) == (2, 0)
+
+
 def test_a_restart_is_still_one() -> None:
     crank = Crank()
     for n, (start, tokens) in enumerate(((1e9, 500_000), (1e9, 500_100), (1e9 + 50, 0), (1e9 + 50, 90))):

@@ -13,6 +13,7 @@ CLOCKS_APART_S = 60.0  # at most, those of two machines
 # without a clock a fall and a rise may be a restart and a fast start
 TURNS_NEEDED = 2
 LEAP = 1000.0  # tokens, steps and requests between two processes
+MOST_TOK_S = 1e5  # that one engine generates
 LONG_RUN = 5  # pages of one process in a row: whoever else was there is gone
 
 Counts = Mapping[tuple[str, str, str], float]
@@ -32,11 +33,18 @@ class _Seen:
         """Whether a page can be the next one of this process."""
         if self.started is not None and started is not None and abs(started - self.started) > SAME_START_S:
             return False
+        if self.counts and counts and self.counts.keys().isdisjoint(counts):
+            return False  # of other models
         return all(counts.get(name, before) >= before for name, before in self.counts.items())
 
     def away(self, counts: Counts) -> float:
         """How far the counters of a page are from its own."""
         return sum(counts[name] - before for name, before in self.counts.items() if name in counts)
+
+    def leapt(self, counts: Counts, t: float) -> bool:
+        """Whether a page is further on than one engine comes in the time."""
+        rows = [(name, value) for name, value in counts.items() if name[2] == "generation" and name in self.counts]
+        return any(value - self.counts[name] > MOST_TOK_S * max(1.0, t - self.t) for name, value in rows)
 
 
 class Turns:
@@ -46,20 +54,24 @@ class Turns:
         self._seen: list[_Seen] = []  # the newest last
         self._turns: list[float] = []
         self._timed = False
+        self._engine = ""
         self._clock: float | None = None  # the server's, at the last page
 
     def take(self, page: Page) -> bool:
         """Take in a page; True when it is of another server than the page before, and not of one that restarted."""
         started, counts = _began(page), _counts(page)
+        if page.dialect.partition("-")[0] != self._engine:
+            self.forget()  # another engine is another server's start
+        self._engine = page.dialect.partition("-")[0]
         self._timed = started is not None
         self._seen = [seen for seen in self._seen if seen.t >= page.t - REMEMBERED_S] or self._seen[-1:]
         self._turns = [t for t in self._turns if t >= page.t - REMEMBERED_S]
         newest = self._seen[-1] if self._seen else None
         if newest is not None and newest.run > LONG_RUN and started is None:
             del self._seen[:-1]
-        back = self._nearest(started, counts, newest)
+        back = self._nearest(started, counts, page.t, newest)
         other = newest is not None and (
-            back is not newest if back is not None else _was_there(newest, started, self._clock)
+            back is not newest if back is not None else self._was_there(newest, started, page)
         )
         if back is not None:
             self._seen.remove(back)
@@ -71,14 +83,24 @@ class Turns:
             self._turns.append(page.t)
         return other
 
-    def _nearest(self, started: float | None, counts: Counts, newest: _Seen | None) -> _Seen | None:
+    def _nearest(self, started: float | None, counts: Counts, t: float, newest: _Seen | None) -> _Seen | None:
         """The process that the page is of; None for one that was not there."""
         fitting = [seen for seen in self._seen if seen.continues(started, counts)]
+        if newest in fitting and newest is not None and started is None and newest.leapt(counts, t):
+            fitting.remove(newest)
         nearest = min(fitting, key=lambda seen: seen.away(counts), default=None)
         if newest not in fitting or nearest is newest or newest is None or nearest is None:
             return nearest
         leapt = started is None and newest.away(counts) - nearest.away(counts) >= LEAP
         return nearest if leapt else newest
+
+    def _was_there(self, newest: _Seen, started: float | None, page: Page) -> bool:
+        """Whether a process that is new here ran already when another one answered: no restart of that, then."""
+        if self.several() is not None:
+            return True
+        if started is None or newest.started is None:
+            return newest.leapt(_counts(page), page.t)
+        return started < newest.started or (self._clock is not None and started < self._clock - CLOCKS_APART_S)
 
     def several(self) -> int | None:
         """How many servers answer in turn; None for one."""
@@ -99,13 +121,6 @@ class Turns:
         """Nobody answers: what comes next may be a restart of any of them."""
         self._seen.clear()
         self._turns.clear()
-
-
-def _was_there(newest: _Seen, started: float | None, clock: float | None) -> bool:
-    """Whether a process ran already when another one answered: no restart of that, then."""
-    if started is None or newest.started is None:
-        return False
-    return started < newest.started or (clock is not None and started < clock - CLOCKS_APART_S)
 
 
 def _began(page: Page) -> float | None:
