@@ -155,6 +155,8 @@ class ServerView:
     offload_usage: float | None = None  # of the cache outside the GPU, 0..1
     pool_usage: Mapping[str, float] = field(default_factory=dict)  # of a cache of several pools, 0..1 each
     kv_transfer_failures_total: int | None = None
+    prefix_hit_rate_total: float | None = None  # local, since the server started
+    spec_acceptance_rate_total: float | None = None  # since the server started
     servers_in_turn: int | None = None  # how many answer behind this one address; None for one
     joules_per_token: float | None = None
     joules_scope: Literal["gpu", "module"] | None = None

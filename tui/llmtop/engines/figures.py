@@ -44,6 +44,12 @@ def counter_total(rows: Rows, name: str) -> int | None:
     return int(known) if math.isfinite(known) and any(name in row.counters for row in rows) else None
 
 
+def share(rows: Rows, part: str, whole: str) -> float | None:
+    """One counter of another since the server started (0..1)."""
+    above, below = counter_total(rows, part), counter_total(rows, whole)
+    return min(1.0, above / below) if above is not None and below else None
+
+
 def whole(value: float | None) -> int | None:
     """A counter of one row as a whole number."""
     return None if value is None else int(value)

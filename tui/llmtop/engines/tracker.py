@@ -211,6 +211,8 @@ class ServerTracker:
             spec_accepted_by_position=drafts.by_position,
             finished_by_reason=traffic.per_second(windows, "finished"),
             kv_transfer_failures_total=figures.counter_total(tuple(self._rows.values()), "transfer_failures"),
+            prefix_hit_rate_total=figures.share(rows, "hits", "queries"),
+            spec_acceptance_rate_total=figures.share(rows, "accepted", "drafted"),
             servers_in_turn=self._turns.several(),
             latency=traffic.latencies(windows),
             up_s=now - page.start_time if page.start_time and now > page.start_time else None,

@@ -80,6 +80,15 @@ class Instead:
 
 
 @dataclass(frozen=True, slots=True)
+class Remedies:
+    """What to change, in the words of its command line, when requests wait for a place, cache or memory is short."""
+
+    users: str = "let the server run more requests at once"
+    cache: str = "fewer users at once, shorter contexts, or more memory for the cache"
+    memory: str = "give the server less memory"
+
+
+@dataclass(frozen=True, slots=True)
 class EngineEntry:
     """One engine; adding one takes an entry like this and a line in `registry.ENGINES`.
 
@@ -110,6 +119,7 @@ class EngineEntry:
     has_children: bool = False  # serves with processes of other engines, which are no servers of their own
     limit_options: tuple[str, ...] = ()  # of its command line: how many requests may run at once
     prefix: str = ""  # of any metric of its own
+    remedies: Remedies = Remedies()
     without_metrics: str = ""  # what to do, or know, where it answers and has no metrics
     silent_on: str = ""  # what it never tells, in words for the help
 

@@ -8,7 +8,7 @@ from typing import Any
 from llmtop.engines.command_line import process
 from llmtop.engines.numbers import plain_number
 from llmtop.engines.page_record import Page
-from llmtop.engines.registry.entry import Door, EngineEntry, Kind, MetricSource, counter, gauge
+from llmtop.engines.registry.entry import Door, EngineEntry, Kind, MetricSource, Remedies, counter, gauge
 
 
 class Slots:
@@ -99,6 +99,11 @@ LLAMACPP = EngineEntry(
     port=8080,
     port_elsewhere=True,
     limit_options=("--parallel", "-np", "--n-parallel"),
+    remedies=Remedies(
+        users="more slots with -np (--parallel); they share the context of -c",
+        cache="fewer users, more context in all with -c (--ctx-size), or -ctk q8_0 -ctv q8_0",
+        memory="less context with -c (--ctx-size), or fewer layers on the GPU with -ngl",
+    ),
     without_metrics="start it with --metrics",
     silent_on="time to first token",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmtop.engines.command_line import process
-from llmtop.engines.registry.entry import EngineEntry, counter, gauge, histogram
+from llmtop.engines.registry.entry import EngineEntry, Remedies, counter, gauge, histogram
 
 LMDEPLOY = EngineEntry(
     "lmdeploy",
@@ -37,5 +37,10 @@ LMDEPLOY = EngineEntry(
     port=23333,
     port_options=("--server-port",),
     limit_options=("--max-batch-size",),
+    remedies=Remedies(
+        users="raise --max-batch-size",
+        cache="fewer users, a shorter --session-len, --quant-policy 8, or more --cache-max-entry-count",
+        memory="lower --cache-max-entry-count",
+    ),
     without_metrics="started with --disable-metrics? older ones need --enable-metrics",
 )

@@ -9,6 +9,7 @@ from llmtop.engines.registry.entry import (
     EngineEntry,
     Kind,
     MetricSource,
+    Remedies,
     counter,
     gauge,
     histogram,
@@ -73,5 +74,10 @@ SGLANG = EngineEntry(
     processes=(process(r"sglang\.launch_server$"), process(r"(^|/)sglang$", "serve")),
     port=30000,
     limit_options=("--max-running-requests",),
+    remedies=Remedies(
+        users="raise --max-running-requests",
+        cache="fewer users, a shorter --context-length, --kv-cache-dtype fp8_e5m2, or more --mem-fraction-static",
+        memory="lower --mem-fraction-static or --max-running-requests",
+    ),
     without_metrics="start it with --enable-metrics",
 )

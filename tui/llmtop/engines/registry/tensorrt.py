@@ -13,7 +13,7 @@ from typing import Any
 from llmtop.engines.command_line import process
 from llmtop.engines.numbers import plain_number
 from llmtop.engines.page_record import Page, RowSample
-from llmtop.engines.registry.entry import ANY, EngineEntry, Kind, MetricSource, counter, gauge, histogram
+from llmtop.engines.registry.entry import ANY, EngineEntry, Kind, MetricSource, Remedies, counter, gauge, histogram
 
 PROMETHEUS = "/prometheus/metrics"
 
@@ -95,6 +95,11 @@ TRTLLM = EngineEntry(
     paths=(PROMETHEUS,),
     processes=(process(r"(^|/)trtllm-serve$"), process(r"tensorrt_llm\.commands\.serve$")),
     limit_options=("--max-batch-size",),
+    remedies=Remedies(
+        users="raise --max_batch_size (or --max_num_tokens)",
+        cache="fewer users, a shorter --max_seq_len, or more --kv_cache_free_gpu_memory_fraction",
+        memory="lower --kv_cache_free_gpu_memory_fraction",
+    ),
     without_metrics="set return_perf_metrics and enable_iter_perf_stats in its configuration",
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmtop.engines.command_line import process
-from llmtop.engines.registry.entry import Door, EngineEntry, counter, gauge, histogram
+from llmtop.engines.registry.entry import Door, EngineEntry, Remedies, counter, gauge, histogram
 
 TGI = EngineEntry(
     "tgi",
@@ -32,4 +32,9 @@ TGI = EngineEntry(
     port_options=("--port", "-p"),
     port_elsewhere=True,
     limit_options=("--max-concurrent-requests",),
+    remedies=Remedies(
+        users="raise --max-batch-total-tokens (or --max-batch-size)",
+        cache="fewer users, less --max-total-tokens, --kv-cache-dtype fp8_e5m2, or more --cuda-memory-fraction",
+        memory="lower --cuda-memory-fraction",
+    ),
 )

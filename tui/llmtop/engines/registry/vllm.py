@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llmtop.engines.command_line import process
-from llmtop.engines.registry.entry import EngineEntry, Kind, MetricSource, counter, gauge, histogram
+from llmtop.engines.registry.entry import EngineEntry, Kind, MetricSource, Remedies, counter, gauge, histogram
 
 # vLLM's families; a process registers nearly all of them when it starts
 _FAMILIES = (
@@ -90,6 +90,11 @@ VLLM = EngineEntry(
         process(r"vllm\.entrypoints\.(openai\.)?api_server$"),
     ),
     limit_options=("--max-num-seqs",),
+    remedies=Remedies(
+        users="raise --max-num-seqs (or --max-num-batched-tokens)",
+        cache="fewer users, a shorter --max-model-len, --kv-cache-dtype fp8, or more --gpu-memory-utilization",
+        memory="lower --gpu-memory-utilization or --max-num-seqs",
+    ),
     without_metrics="started with --disable-log-stats?",
 )
 
