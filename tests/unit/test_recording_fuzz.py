@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +90,14 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 LINES = lines()
 PLACES = [(number, path) for number, line in enumerate(LINES) for path in places(line)]
+WORSE = (  # found by fuzzing
+    ("scenario", '"rush"'),
+    ("slo", '{"words_per_minute":1}'),
+    ("first_fail", '{"level":"c=4","concurrency":4,"criterion":"words_per_minute","value":1,"limit":2}'),
+    ("readings", "[[1800000002.5,5],[5,5],[1e10,5]]"),
+    ("state", '"asleep"'),
+    ("value_s", "0"),
+)
 
 
 def spoiled(number: int, path: tuple[Any, ...], value: str) -> str:
@@ -190,6 +199,18 @@ def test_hostile_values_at_any_key(tmp_path: Path) -> None:
 
     change = strategies.tuples(strategies.sampled_from(PLACES), strategies.sampled_from(HOSTILE))
     SETTINGS(hypothesis.given(strategies.lists(change, min_size=1, max_size=3))(check))()
+
+
+@pytest.mark.parametrize(("key", "value"), WORSE)
+def test_what_was_found_by_fuzzing(key: str, value: str, tmp_path: Path) -> None:
+    texts = [
+        re.sub(rf'"{key}":(\[\[.*?\]\]|\{{.*?\}}|"[^"]*"|null|[\d.]+)', lambda _: f'"{key}":{value}', line)
+        for line in GOOD
+    ]
+    assert texts != GOOD
+    recording = use(written(tmp_path / "run.jsonl", texts))
+    assert recording is not None
+    assert (len(recording), recording.notes) == (6, [])
 
 
 def test_a_recording_cut_at_every_byte(tmp_path: Path) -> None:

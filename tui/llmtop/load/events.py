@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from llmtop.load.counters import ServerCounters
 from llmtop.load.plan import Level
@@ -41,7 +42,7 @@ class Lane:
     """One slot of the running level; `age_s` since its request was sent."""
 
     slot: int
-    state: str  # idle, wait (no token yet), decode
+    state: Literal["idle", "wait", "decode"]  # "wait": no token yet
     tokens: int
     age_s: float
 

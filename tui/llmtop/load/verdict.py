@@ -143,8 +143,8 @@ def failure(level: LevelResult, slo: Mapping[str, float]) -> FirstFail | None:
     if level.saturated and level.achieved_req_s is not None and level.request_rate is not None:
         limits = {"req_s": level.offered_req_s or level.request_rate, **limits}
     for name, limit in limits.items():
-        criterion = CRITERIA[name]
-        if not criterion.met(level, limit):
+        criterion = CRITERIA.get(name)  # a recording may name one of another version
+        if criterion is not None and not criterion.met(level, limit):
             steady = level.ttft_steady
             burst_only = name.startswith("ttft_") and steady is not None and steady <= limit
             why = level.failures if name == "errors" else None

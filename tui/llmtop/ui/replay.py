@@ -39,8 +39,6 @@ from llmtop_widgets.text import Line, Span, line
 LIVE_ACTIONS = frozenset(("mark", "record"))  # what cannot be done to the past
 LOAD_ACTIONS = frozenset(row.name for row in LOAD_KEYS)
 NARROW = 72
-UNREADABLE = (LookupError, TypeError, ValueError, ArithmeticError, OSError)  # OSError: no such time
-OTHERS = [line(Span("results as another version of llmtop wrote them", "dim"))]
 
 
 class PastLoadScreen(LoadScreen):
@@ -61,10 +59,7 @@ class PastLoadScreen(LoadScreen):
     def _page(self, view: View, cells: int, rows: int) -> list[Line]:
         if self.control.state is None:
             return [line(Span("no load test at this moment", "dim"))]
-        try:
-            return super()._page(view, cells, rows)
-        except UNREADABLE:
-            return OTHERS
+        return super()._page(view, cells, rows)
 
     @on(KeyBar.Pressed)
     def _leave_it_to_the_app(self, event: KeyBar.Pressed) -> None:
@@ -78,10 +73,7 @@ class PastWarmupScreen(WarmupScreen):
         """What was seen of it at this moment."""
         if cast("ReplayApp", self.app).startup is None:
             return [line(Span("no start-up at this moment", "dim"))]
-        try:
-            return super().page(view, cells, rows)
-        except UNREADABLE:
-            return OTHERS
+        return super().page(view, cells, rows)
 
 
 class Tape:

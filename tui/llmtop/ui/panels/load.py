@@ -60,7 +60,8 @@ def _head(state: LoadState, cells: int) -> Line:
     right = line(Span(words, "bold"), Span(_counts(state), style))
     if cells < NARROW:
         return right
-    title = SCENARIOS[state.plan.scenario].title
+    scenario = state.plan.scenario  # a recording may know one that is no more, or not yet
+    title = SCENARIOS[scenario].title if scenario in SCENARIOS else scenario
     return spread(line(Span(title, "title"), Span(f"  {_address(state.plan.url)}", "label")), right, cells)
 
 

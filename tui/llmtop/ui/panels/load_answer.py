@@ -74,9 +74,10 @@ def _verdict(result: RunResult) -> Line:
         Span(_load(knee), "bold"),
     ]
     if fail:
+        words = CRITERIA[fail.criterion].words if fail.criterion in CRITERIA else fail.criterion
         spans += [
             Span(f"   {glyph.cross} first fail ", "label"),
-            Span(f"{fail.level}: {CRITERIA[fail.criterion].words}", "low"),
+            Span(f"{fail.level}: {words}", "low"),
         ]
     if not result.monotone:
         spans.append(Span("   a level above it passes", "low"))

@@ -150,7 +150,8 @@ def _curve(startup: Startup, readings: Readings, view: View, cells: int, rows: i
     width, height = cells - 7, rows - 2
     if len(readings) < 2 or height < 1:
         return [*lines, line(Span("no readings", "dim"))]
-    first, last = readings[0][0], max(readings[-1][0], readings[0][0] + 1.0)
+    first = min(at for at, _ in readings)  # the clock may have been set back
+    last = max(first + 1.0, *(at for at, _ in readings))
     step = (last - first) / width
     columns: list[float | None] = [None] * width
     for at, value in readings:
