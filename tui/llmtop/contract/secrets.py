@@ -25,7 +25,8 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
         rf"\g<mark>{MASK}",
     ),
     (
-        re.compile(rf"(?P<name>\b{_NAME}['\"]?\s*[=:]\s*)\[[^\]\n]+\]", re.I),
+        # possessive, and to the end of the line where the list is not closed: nothing is looked at twice
+        re.compile(rf"(?P<name>\b{_NAME}['\"]?\s*[=:]\s*)\[[^\]\n]++\]?", re.I),
         rf"\g<name>[{MASK}]",
     ),
     (

@@ -166,6 +166,9 @@ def advise_failure(failure: StartFailure, e: Evidence, reserve_gib: float | None
     """The change after this failure, with its arithmetic."""
     reserve = default_reserve(e.unified) if reserve_gib is None else reserve_gib
     rule = _RULES.get(failure.kind)
+    named = failure.numbers.keys()
+    if not any(needed <= named for needed in _NEEDS.get(failure.kind, (frozenset(),))):
+        return _UNKNOWN  # a number of the error's text is none
     return rule(_Case(failure, e, reserve)) if rule is not None else _FIXED.get(failure.kind, _UNKNOWN)
 
 
@@ -406,6 +409,16 @@ _RULES: dict[str, Callable[[_Case], Advice]] = {
     "out_of_memory": _out_of_memory,
     "ray_oom": _ray_oom,
     "killed": _killed,
+}
+
+# The numbers without which there is nothing to compute.
+_NEEDS: Mapping[str, tuple[frozenset[str], ...]] = {
+    "free_too_low": (frozenset({"free_gib", "total_gib", "utilization", "requested_gib"}),),
+    "len_too_long": (
+        frozenset({"needed_gib", "available_gib", "max_model_len"}),
+        frozenset({"max_model_len", "kv_tokens"}),
+    ),
+    "ray_oom": (frozenset({"used_gb", "total_gb"}),),
 }
 
 _FIXED: dict[str, Advice] = {

@@ -128,9 +128,10 @@ def evidence(startup: Startup, machine: MachineMemory | None = None) -> Evidence
             origins[name] = source or m.source
         return log if log is not None else other
 
-    total = pick("total_gib", _error(startup, "total_gib", figure("total_gib")), _gib(m.total_bytes))
+    total = pick("total_gib", _some(_error(startup, "total_gib", figure("total_gib"))), _some(_gib(m.total_bytes)))
     default = None if version is None else default_utilization(version)
-    util = pick("utilization", _error(startup, "utilization", figure("utilization")), default, "default of the version")
+    share = _some(_error(startup, "utilization", figure("utilization")))
+    util = pick("utilization", share, default, "default of the version")
     weights = pick("weights_gib", startup.weights_gib)
     consumed, non_torch = figure("consumed_gib"), figure("non_torch_gib")
     derived = consumed - weights if consumed is not None and weights is not None else None
@@ -200,6 +201,11 @@ def _error(startup: Startup, name: str, otherwise: float | None) -> float | None
 
 def _gib(value: int | None) -> float | None:
     return None if value is None else value / GIB
+
+
+def _some(value: float | None) -> float | None:
+    """A total or a share of nothing is not known: it would be divided by."""
+    return value if value is not None and value > 0 else None
 
 
 def _int(value: float | None) -> int | None:

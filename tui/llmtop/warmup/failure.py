@@ -383,7 +383,7 @@ def _numbers(match: re.Match[str]) -> dict[str, float]:
     for name, found in match.groupdict().items():
         amount, _, unit = (found or "").partition(" ")
         value = number(amount)
-        if value is not None:
+        if value is not None and not (name.startswith("total") and value <= 0):  # shares of it are computed
             read[name] = value * _UNITS.get(unit, 1.0)
     return read
 
