@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,13 +29,15 @@ from llmtop.commands.common import (
 from llmtop.contract.secrets import mask
 from llmtop.contract.settings import DEFAULT_PORT, Target
 from llmtop.warmup import factory
-from llmtop.warmup.check import Command, make_plan, read_command
+from llmtop.warmup.check import make_plan, read_command
+from llmtop.warmup.detached import detached_tool, published_port, start_container
 from llmtop.warmup.evidence import evidence
 from llmtop.warmup.launch import Launch
 from llmtop.warmup.log_source import (
     LineSource,
     LogError,
     container,
+    existing_file,
     file_lines,
     follow_file,
     journal,
@@ -86,24 +91,58 @@ def run(args: argparse.Namespace) -> int:
             return _check(args)
         if args.once:
             return _once(args)
+        screen = _wants_screen(args)
+        if args.command and detached_tool(args.command) is not None:
+            return _launch_container(args)
         if args.command:
-            return _launch(args)
-        return _on_screen(args) if _wants_screen(args) else _follow(args)
+            return _launched_on_screen(args) if screen else _launch(args)
+        return _on_screen(args) if screen else _follow(args)
     except LogError as error:
         return fail(str(error))
 
 
 def _wants_screen(args: argparse.Namespace) -> bool:
-    """A log is followed and nothing else was asked for; a pipe on stdin leaves no keys for a screen."""
+    """A start-up is followed and nothing else was asked for; a pipe on stdin leaves no keys for a screen."""
     return has_screen() and not (args.json or args.plain or args.report or args.log == "-")
 
 
 def _on_screen(args: argparse.Namespace) -> int:
+    lines = line_source(args) if args.log or args.container or args.journal else None
+    return _page(args, lines, HERE)
+
+
+def _page(args: argparse.Namespace, lines: LineSource | None, url: str) -> int:
+    """The warm-up page until it is left; the exit code."""
     from llmtop.ui.main import run_ui
 
-    lines = line_source(args) if args.log or args.container or args.journal else None
-    settings = base_settings(args, targets=_targets(args, HERE), startup=True)
+    settings = base_settings(args, targets=_targets(args, url), startup=True)
     return run_ui(settings, live_machine(settings), lines)
+
+
+def _launched_on_screen(args: argparse.Namespace) -> int:
+    """The command's output goes to its log while the page is there, and to the terminal once it is left."""
+    if shutil.which(args.command[0]) is None:
+        return fail(f"{args.command[0]}: No such file or directory")
+    log = Path(args.log) if args.log else default_log()
+    launch = Launch(args.command, log, lambda _: None, terminal=True)
+    with _never_orphaned(launch):
+        code = _page(args, launch, _address(args.command) or HERE)
+        if launch.launched is None:
+            return code
+        launch.show(_writer(sys.stdout))
+        launch.forward_signals()
+        if code > 128:
+            launch.forward(code - 128)
+        elif launch.wait(0) is None:
+            print(f"llmtop: {args.command[0]} goes on, its log is {log}; Ctrl+C ends it", file=sys.stderr)
+        return _ended(launch)
+
+
+def _ended(launch: Launch) -> int:
+    """Wait for the command; its exit code."""
+    while (code := launch.wait(1.0)) is None:
+        continue
+    return code
 
 
 def _targets(args: argparse.Namespace, url: str | None) -> tuple[Target, ...]:
@@ -124,7 +163,7 @@ def conflict(args: argparse.Namespace) -> str | None:
         return "--once reads a log that is there; a command is watched until it ends"
     if args.once and not sources and not args.check:
         return "--once needs --log, --container or --journal"
-    if args.reserve is not None and args.reserve < 0:
+    if args.reserve is not None and not 0 <= args.reserve < math.inf:
         return "--reserve is a size in GiB"
     return None
 
@@ -229,12 +268,16 @@ def line_source(args: argparse.Namespace, follow: bool = True) -> LineSource:
         return journal(args.journal, follow)
     if args.log == "-":
         return read_descriptor(sys.stdin.fileno())
-    return follow_file(Path(args.log))
+    return follow_file(existing_file(Path(args.log)))
 
 
 def _follow(args: argparse.Namespace) -> int:
     has_log = bool(args.log or args.container or args.journal)
-    watch = make_watch(args, line_source(args) if has_log else None, None if has_log else HERE)
+    return _until_over(args, make_watch(args, line_source(args) if has_log else None, None if has_log else HERE))
+
+
+def _until_over(args: argparse.Namespace, watch: Watch) -> int:
+    """Show a start-up until it is over; the exit code: 0 ready, 1 not, 130 for Ctrl+C."""
     view = PlainView(sys.stdout, args.json)
     watch.start()
     try:
@@ -247,16 +290,38 @@ def _follow(args: argparse.Namespace) -> int:
     finally:
         watch.stop()
         _end(watch, view, args)
-    report = watch.report()
-    return 0 if report.startup.state == "ready" else 1
+    return 0 if watch.report().startup.state == "ready" else 1
+
+
+def _launch_container(args: argparse.Namespace) -> int:
+    """Start a container in the background and follow its log; it goes on when the start-up is over."""
+    tool, command = detached_tool(args.command) or "docker", read_command(args.command)
+    name = start_container(args.command)[:12]
+    url = f"http://127.0.0.1:{published_port(args.command, command.port or DEFAULT_PORT)}"
+    code = _until_over(args, make_watch(args, container(name), url))
+    if code == 130 and _asked_to_stop(name):
+        subprocess.run([tool, "stop", name], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+    elif code in (0, 130):
+        print(f"llmtop: container {name} goes on; `{tool} stop {name}` ends it", file=sys.stderr)
+    return code
+
+
+def _asked_to_stop(name: str) -> bool:
+    """Ctrl+C ends the watching; the container only when the person at the terminal says so."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print(f"stop the container {name} as well? [y/N] ", end="", file=sys.stderr, flush=True)
+    try:
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+    except KeyboardInterrupt:
+        return False
 
 
 def _launch(args: argparse.Namespace) -> int:
-    command = read_command(args.command)
     output = sys.stderr if args.json else sys.stdout
     log = Path(args.log) if args.log else default_log()
     launch = Launch(args.command, log, _writer(output), output.isatty())
-    watch = make_watch(args, launch, _address(args.command, command))
+    watch = make_watch(args, launch, _address(args.command))
     view = PlainView(sys.stdout if args.json else sys.stderr, args.json, "llmtop: ")
     launch.forward_signals()
     try:
@@ -272,8 +337,17 @@ def _launch(args: argparse.Namespace) -> int:
             time.sleep(_STEP_S)
         watch.stop()
         _end(watch, view, args)
-        while (code := launch.wait(1.0)) is None:
-            continue
+        return _served(launch, watch, view, args)
+
+
+def _served(launch: Launch, watch: Watch, view: PlainView, args: argparse.Namespace) -> int:
+    """Wait for the command; one that is ended from outside soon after it was ready is not up."""
+    code = _ended(launch)
+    if code and not launch.told and watch.report().startup.state == "ready":
+        watch.ended()
+        _end(watch, view, args)
+        sender = "ended by a signal that did not come from here (earlyoom, an orchestrator, kill)"
+        view.say(f"{sender if code > 128 else 'ended by itself'}: exit code {code}")
     return code
 
 
@@ -291,8 +365,9 @@ def default_log() -> Path:
     return state / "llmtop" / time.strftime("warmup-%Y%m%d-%H%M%S.log")
 
 
-def _address(words: list[str], command: Command) -> str | None:
+def _address(words: list[str]) -> str | None:
     """The address to ask for /health, when the command line looks like a server's."""
+    command = read_command(words)
     if command.port is None and not any("vllm" in word for word in words):
         return None
     host = "127.0.0.1" if command.host in (None, "0.0.0.0", "::", "localhost") else command.host

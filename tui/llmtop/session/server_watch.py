@@ -39,6 +39,7 @@ class ServerWatch:
         self._locating: asyncio.Task[bool] | None = None
         self._noted_restarts = 0
         self.polls = 0
+        self._served: int | None = None  # the process that was seen to serve
         self.followed: str | None = None  # what a followed start-up log says, while it says so
         self.identified = False
         self.answered = False
@@ -112,6 +113,8 @@ class ServerWatch:
     async def _poll(self) -> None:
         poll = await self._source.poll()
         failure = poll.result.kind if isinstance(poll.result, Failure) else None
+        if failure == "refused" and not self.refused:
+            self._next_look = 0.0
         self.refused, self._silent = failure == "refused", failure in ("refused", "timeout")
         if not self._silent:
             self._scrapes = [*self._scrapes[-4:], poll.seconds]
@@ -120,8 +123,9 @@ class ServerWatch:
         if self.refused:
             await self._look_for_process()
         self.answered |= not self.refused
+        result = self._leaving(poll.result)
         before = self._tracker.restarts
-        self._tracker.feed(poll.result, poll.t)
+        self._tracker.feed(result, poll.t)
         self.polls += 1
         if self._tracker.restarts != before:
             self._process, self._next_look = None, 0.0
@@ -145,10 +149,20 @@ class ServerWatch:
         elif not self.local:
             self._process = None
 
+    def _leaving(self, result: Page | Failure) -> Page | Failure:
+        """A process that has served and does not listen any more does not start: it is on its way out."""
+        process = self._process
+        if isinstance(result, Page):
+            self._served = process.pid if process is not None and process.listening else self._served
+        elif self.refused and process is not None and process.pid == self._served:
+            return replace(result, text=f"shutting down: process {process.pid} is still there, its port is closed")
+        return result
+
     def _tell_tracker(self) -> None:
         process = self._process
-        starting = self.followed if self.refused else None
-        if self.refused and starting is None and process is not None and not process.listening:
+        served = process is not None and process.pid == self._served
+        starting = self.followed if self.refused and not served else None
+        if self.refused and starting is None and process is not None and not process.listening and not served:
             starting = f"process {process.pid} is starting, port {process.port} is not open yet"
         identity = self._source.identity
         self._tracker.identity = replace(

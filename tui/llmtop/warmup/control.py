@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 CALM_HZ = 10.0
 REPORT_EVERY_S = 0.5
+ROOTLESS_S = 10.0  # a start-up without a log and without a process to be seen is not waited for
 TOLD_EVERY_S = 10.0
 
 
@@ -38,18 +39,34 @@ class WarmupControl:
         self._lines = lines
         self._watch: Watch | None = None
         self._reported = self._told = 0.0
-        self.seen: StartupView | None = None
+        self._seen: StartupView | None = None
         self.wanted = settings.startup
         self.url = settings.targets[0].url if settings.startup else None
-        self._starting = False
+        self._noticed = False  # whether the watch was begun because a server was seen to start
+        self._begun = 0.0
+        self._starting: str | None = None
+        self._selected: str | None = None
+
+    @property
+    def seen(self) -> StartupView | None:
+        """What is known of the start-up that is watched, or was last; None beside another server than its own."""
+        return self._seen if self._selected in (None, self.url) or self.url is None else None
 
     def notice(self, server: ServerView | None) -> bool:
         """Begin to watch a server that starts up; whether that has just begun."""
-        starting = server is not None and server.state is State.STARTING
-        begins = starting and not self._starting and not self.active
-        self._starting = starting
-        if server is not None and begins:
+        if server is None:
+            self._starting = None
+            return False
+        self._selected = server.url
+        mine = self.active and self.url == server.url
+        if mine and self._noticed and server.state.live and self._watch is not None:
+            self._watch.up()
+        starting = server.state is State.STARTING
+        begins = starting and self._starting != server.url and not mine and (self._noticed or not self.active)
+        self._starting = server.url if starting else None
+        if begins:
             self.begin(server.url)
+            self._noticed = True
         return begins
 
     def begin(self, url: str | None = None) -> None:
@@ -57,6 +74,7 @@ class WarmupControl:
         from llmtop.warmup.factory import FAST_HZ, make_watch  # here: the first frame does not wait for it
 
         self.end()
+        self._seen, self._noticed, self._begun = None, False, time.monotonic()
         self.url = url or self.url
         self._tee.set_fast_hz(FAST_HZ)
         target = self._feed.target(self.url) if self.url else None
@@ -74,7 +92,8 @@ class WarmupControl:
         if done or now - self._reported >= REPORT_EVERY_S:
             self._reported = now
             self._look(watch, now, active=not done)
-        if done:
+        lost = self._noticed and not watch.rooted and now - self._begun > ROOTLESS_S
+        if done or lost:
             self.end()
         if self.url is not None:
             self._feed.starting(self.url, self._words())
@@ -83,8 +102,8 @@ class WarmupControl:
     def _look(self, watch: Watch, now: float, *, active: bool) -> None:
         from llmtop.warmup import recorded
 
-        before = self.seen
-        self.seen = seen = recorded.StartupView(watch.report(), tuple(watch.readings), active)
+        before = self._seen
+        self._seen = seen = recorded.StartupView(watch.report(), tuple(watch.readings), active)
         turned = before is None or _stage(before) != _stage(seen)
         if turned or now - self._told >= TOLD_EVERY_S:
             self._told = now
@@ -99,8 +118,8 @@ class WarmupControl:
         """What the start-up does now; None when none is watched or it is over."""
         from llmtop.warmup.report import WORDS
 
-        startup = self.seen.report.startup if self.seen is not None and self.active else None
-        if startup is None or startup.state != "starting":
+        startup = self._seen.report.startup if self._seen is not None and self._watch is not None else None
+        if startup is None or startup.state != "starting" or self._watch is None or not self._watch.rooted:
             return None
         return f"start-up: {startup.waits or (WORDS[startup.phase] if startup.phase else 'phase unknown')}"
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import termios
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -35,14 +36,15 @@ class Launch(Reader):
         super().__init__(self._output, "launch")
         self._argv, self._log, self._show, self._terminal = argv, log, show, terminal
         self._process: subprocess.Popen[bytes] | None = None
+        self._began = 0.0
         self._read_fd = -1
         self._kept = _Kept(None)
         self._over = threading.Event()
 
     @property
-    def pid(self) -> int | None:
-        """The command's process id."""
-        return None if self._process is None else self._process.pid
+    def launched(self) -> tuple[int, float] | None:
+        """The command's process id, and the Unix time at which it was started."""
+        return None if self._process is None else (self._process.pid, self._began)
 
     def start(self) -> None:
         """Start the command; raises OSError when it or its log file cannot be opened."""
@@ -54,6 +56,7 @@ class Launch(Reader):
                 self._resize()
             # Standard input stays with the caller unless it is a terminal: a background group may not read from one.
             stdin = subprocess.DEVNULL if self._terminal else None
+            self._began = time.time()
             self._process = subprocess.Popen(
                 self._argv, stdin=stdin, stdout=write_fd, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -64,6 +67,10 @@ class Launch(Reader):
             os.close(write_fd)
         threading.Thread(target=self._wait, name="llmtop-launch-wait", daemon=True).start()
         super().start()
+
+    def show(self, show: Callable[[bytes], None]) -> None:
+        """Show the output that comes from now on in another way."""
+        self._show = show
 
     def forward(self, number: int) -> None:
         """Pass a signal on."""

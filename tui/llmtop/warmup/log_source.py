@@ -62,6 +62,10 @@ class LineSource(Protocol):
         """Whether whoever watches has asked that process to end."""
 
     @property
+    def launched(self) -> tuple[int, float] | None:
+        """Process id and Unix time of the launch, where the source has started the process itself."""
+
+    @property
     def error(self) -> str | None:
         """Why the source cannot be read, None while it can."""
 
@@ -158,6 +162,11 @@ class Reader:
     def told(self) -> bool:
         """Whether whoever watches has asked that process to end."""
         return self._told
+
+    @property
+    def launched(self) -> tuple[int, float] | None:
+        """Process id and Unix time of the launch; None: a source only reads."""
+        return None
 
     @property
     def error(self) -> str | None:

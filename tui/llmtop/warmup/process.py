@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from llmtop.engines.discover import server_processes
+from llmtop.engines.discover import is_local, process_of
 
 LOOK_S = 1.0
 _ENGINES = ("vllm", "sglang", "enginecore", "multiprocessing", "ray::")
@@ -55,13 +55,13 @@ def output_file(procfs: Path, pid: int) -> Path | None:
 
 
 class ProcessProbe:
-    """A daemon thread that looks for the server of a port on this machine, and from then on whether it lives.
+    """A daemon thread that looks for the server of an address of this machine, and from then on whether it lives.
 
     `pid` and what goes with it are set together, once; `gone_at` is the Unix time at which it was not there any more.
     """
 
-    def __init__(self, procfs: Path, port: int) -> None:
-        self._procfs, self._port = procfs, port
+    def __init__(self, procfs: Path, host: str, port: int) -> None:
+        self._procfs, self._host, self._port = procfs, host, port
         self._stop = threading.Event()
         self.pid: int | None = None
         self.began: float | None = None
@@ -77,7 +77,8 @@ class ProcessProbe:
         self._stop.set()
 
     def _run(self) -> None:
-        while not self._stop.is_set() and self.gone_at is None:
+        here = is_local(self._host)
+        while here and not self._stop.is_set() and self.gone_at is None:
             if self.pid is None:
                 self._look()
             elif not lives(self._procfs, self.pid):
@@ -85,7 +86,7 @@ class ProcessProbe:
             self._stop.wait(LOOK_S)
 
     def _look(self) -> None:
-        found = next((p for p in server_processes(self._procfs) if p.port == self._port and not p.listening), None)
-        if found is not None:
+        found = process_of(self._procfs, self._host, self._port)
+        if found is not None and not found.listening:  # one that listens was there before
             self.began, self.output = began(self._procfs, found.pid), output_file(self._procfs, found.pid)
             self.pid = found.pid

@@ -177,6 +177,11 @@ class Tracker:
         if not self.done:
             self._become_ready(self._clock.tick(None, at), at)
 
+    def shut(self, at: float) -> None:
+        """The server that was up has ended at this Unix time."""
+        if self._is_ready and self._down is None:
+            self._down = 0.0 if self._ready_at is None else max(0.0, at - self._ready_at)
+
     def quiet(self) -> None:
         """The log has gone silent with an exception as its last word: the exception ended the start-up."""
         if self.suspected:

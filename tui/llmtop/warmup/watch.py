@@ -102,7 +102,12 @@ class Watch:
         self._look_for_the_end()
 
     def _look_at_process(self) -> None:
-        """The process of the port: since when it runs, and its output if that is a file."""
+        """The process that was launched or has the port: since when it runs, and its output if that is a file."""
+        launched = None if self._source is None else self._source.launched
+        if launched is not None and self._launched is None:
+            self._launched = launched[1]
+            self._tracker.launched(launched[1])
+            self._belongs({launched[0]} if process.lives(self._procfs, launched[0]) else set())
         probe = self._probe
         pid = None if probe is None else probe.pid
         if probe is None or pid is None or pid in self._local:
@@ -111,6 +116,19 @@ class Watch:
         if self._source is None and probe.output is not None:
             self._source = follow_file(probe.output, tail=_TAIL)
             self._source.start()
+
+    @property
+    def rooted(self) -> bool:
+        """Whether there is something that will tell of the end: a log, or a process."""
+        return self._source is not None or (self._probe is not None and self._probe.pid is not None)
+
+    def ended(self) -> None:
+        """The server that was ready has ended."""
+        self._tracker.shut(self._clock())
+
+    def up(self) -> None:
+        """The server answers: whoever polls it has seen that."""
+        self._tracker.answered(self._clock())
 
     def _belongs(self, pids: set[int]) -> None:
         """Processes of the engine on this machine: the first one's beginning is that of the start-up."""
