@@ -160,7 +160,7 @@ def test_killed_without_a_word(port: int, tmp_path: Path, empty: list[str]) -> N
 def test_process_that_vanishes_while_its_log_is_followed(port: int, tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     with log.open("wb") as file:
-        server = subprocess.Popen([*SERVER, str(port), "--die", "--pause", "1"], stdout=file)
+        server = subprocess.Popen([*SERVER, str(port), "--die", "--pause", "4"], stdout=file)
     done = run(["--log", str(log), "--json"])
     assert server.wait(TIMEOUT_S) == -9
     assert done.returncode == 1
