@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from llmtop.contract.snapshot import Snapshot
 
 Decoder = Callable[[Any], Any]
-LATEST = 1e11  # Unix time of the year 5138: what lies beyond is no time
+_LATEST = 1e11  # Unix time of the year 5138: what lies beyond is no time
 _MOST = 2.0**63  # of any number
 _UNSAYABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _MOMENTS = re.compile(r"time|began|ended|\w+_(?:time|at)")
@@ -83,7 +83,7 @@ def from_json(values: object) -> Snapshot:
     """The snapshot of one object of `--json`; raises NotGiven when it has no time or is no object."""
     if type(values) is not dict:
         raise NotGiven("no object")
-    if not _is_moment(values.get("time")):
+    if moment(values.get("time")) is None:
         raise NotGiven("no time")
     snapshot: Snapshot = rebuild(Snapshot, _today(values))
     return snapshot
@@ -158,15 +158,16 @@ def _timed(name: str, part: Decoder) -> Decoder:
 
     def decode(value: Any) -> Any:
         given = part(value)
-        if given is not None and not _is_moment(given):
+        if given is not None and moment(given) is None:
             raise NotGiven
         return given
 
     return decode
 
 
-def _is_moment(value: Any) -> bool:
-    return type(value) in (float, int) and 0 <= value < LATEST
+def moment(value: Any) -> float | None:
+    """A time that a clock can show, Unix or monotonic, in seconds; None for what is none."""
+    return float(value) if type(value) in (float, int) and 0 <= value < _LATEST else None
 
 
 def _member(kind: type[Enum]) -> Decoder:

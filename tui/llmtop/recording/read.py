@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
-from llmtop.contract.codec import LATEST, NotGiven, from_json, parse, rebuild
+from llmtop.contract.codec import NotGiven, from_json, moment, parse, rebuild
 from llmtop.contract.settings import INTERVAL_S, MAX_INTERVAL_S, MIN_INTERVAL_S, UsageError
 from llmtop.contract.snapshot import SCHEMA, Mark, Snapshot
 from llmtop.recording.write import KIND
@@ -271,11 +271,6 @@ def _part(values: Any, wanted: Tree) -> Any:
     if isinstance(values, dict):
         return {key: _part(values[key], inner) for key, inner in wanted.items() if key in values}
     return values
-
-
-def moment(value: object) -> float | None:
-    """A time as a recording gives it, Unix or monotonic; None for what is none."""
-    return float(value) if isinstance(value, int | float) and 0 <= value < LATEST else None
 
 
 def _clock_text(when: float) -> str:

@@ -6,14 +6,13 @@ import tempfile
 from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
-from llmtop.contract.codec import NotGiven, from_json, parse, to_json
+from llmtop.contract.codec import NotGiven, from_json, moment, parse, to_json
 from llmtop.contract.settings import UsageError
 from llmtop.contract.snapshot import ServerView, Snapshot, State
 from llmtop.engines.exposition import Exposition
 from llmtop.engines.page import read_page
 from llmtop.engines.registry import BY_NAME
 from llmtop.engines.tracker import Failure, Identity, ServerTracker
-from llmtop.recording.read import moment
 from llmtop.recording.write import GAP, KIND, PAGE
 
 # what no page says: side doors, the poller, the devices
