@@ -14,7 +14,7 @@ import pytest
 from fakes import snapshots as fakes
 from llmtop.contract.codec import NotGiven, from_json, to_json
 from llmtop.contract.settings import UsageError
-from llmtop.contract.snapshot import SCHEMA, Finding, Mark, Snapshot, SourceStatus, State
+from llmtop.contract.snapshot import SCHEMA, Event, Finding, Mark, Snapshot, SourceStatus, State
 from llmtop.recording.read import Recording, open_recording
 from llmtop.session.history import History
 from recordings import lived, shown, written
@@ -252,6 +252,8 @@ def test_charts_are_the_same_from_the_figures_alone(tmp_path: Path) -> None:
     snapshots = [fakes.gh200(), fakes.data_parallel(), fakes.stale(), fakes.three_servers(), fakes.busy()]
     start = fakes.busy().time
     snapshots = [replace(snapshot, time=start + place) for place, snapshot in enumerate(snapshots)]
+    happened, mark = Event(start, "restart", "restart m", fakes.URL, "spark-a"), Mark("restart", "restart m", start)
+    snapshots[2] = replace(snapshots[2], events=(happened,), marks=(mark,))
     written(tmp_path / "run.jsonl", snapshots)
     recording = open_recording(tmp_path / "run.jsonl")
     full, slim = History(), History()
@@ -259,6 +261,8 @@ def test_charts_are_the_same_from_the_figures_alone(tmp_path: Path) -> None:
         full.push(snapshot)
         slim.push(recording.figures(place))
     assert slim.peaks == full.peaks
+    assert list(slim.events) == list(full.events) == [happened]
+    assert list(slim.marks) == list(full.marks)
     assert set(slim._series) == set(full._series)
     for owner, name in full._series:
         assert slim.columns(owner, name, 1.0, 8) == full.columns(owner, name, 1.0, 8)

@@ -41,6 +41,7 @@ Tree = Mapping[str, Any] | None  # keys and what is wanted below them; None = al
 CHARTED: Tree = {
     "time": None,
     "marks": None,
+    "events": None,
     "servers": {
         **dict.fromkeys(("url", "state", "kv_usage", "running", "waiting", "rates")),
         "latency": {"ttft": None},
