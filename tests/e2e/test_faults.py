@@ -19,7 +19,7 @@ import pytest
 
 from crank import FIXTURES, case, expected, vllm_page
 from fakes.pages import Engine, Page, PageServer, RawServer, free_port
-from program import COMMAND, Line, Program, bare, environment, once, validator
+from program import COMMAND, PATIENCE_S, Line, Program, bare, environment, once, validator
 
 FAST = ("-d", "0.3")
 SPIKE = 1.25  # of the true rate: more than that was never there
@@ -678,7 +678,7 @@ def test_a_reader_that_has_stopped_reading_does_not_hold_up_the_end(tmp_path: Pa
         assert process.stdout.readline()
         wait_until_full(process.stdout)
         process.terminate()
-        assert process.wait(10) == 143
+        assert process.wait(PATIENCE_S) == 143
         process.communicate()
 
 
