@@ -59,8 +59,18 @@ def _of_findings(snapshot: Snapshot) -> Iterator[str]:
         if server is None:
             continue
         frozen = any(row.state is State.STALLED for row in server.engines)
-        if kind == "stalled" and not frozen:
+        if kind == "stalled" and server.state is not State.STALLED:
+            yield f"{finding.text}, and {server.state}"
+        if kind == "stalled-engine" and not frozen:
             yield f"{finding.text}, and no engine is stalled"
+        if kind in ("kv", "seq-cap") and finding.evidence != server.limited_by_evidence:
+            yield f"{finding.evidence} of another moment than {server.limited_by_evidence}"
+        if kind == "prefix-cache" and (server.prefix_hit_rate is None or server.prefix_hit_rate > 0.25):
+            yield f"{finding.text}, at {server.prefix_hit_rate}"
+        if kind == "health" and server.healthy:
+            yield f"{finding.text}, and healthy"
+        if not (server.engine or "vllm").startswith("vllm") and "--max-num-seqs" in (finding.advice or ""):
+            yield f"{finding.advice} for {server.engine}"
         if kind == "kv" and server.limited_by != "KV_PRESSURE":
             yield f"{finding.text}, and limited by {server.limited_by}"
         if kind == "seq-cap" and server.limited_by != "SEQ_CAP":

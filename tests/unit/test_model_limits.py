@@ -7,6 +7,7 @@ import pytest
 from crank import Crank, vllm_page
 from llmtop.contract.snapshot import ServerView, State
 from llmtop.engines.limits import Bottleneck, EngineLoad, LimitWindow
+from llmtop.engines.page_record import Page, RowSample
 from llmtop.engines.tracker import Identity
 
 
@@ -173,6 +174,15 @@ def test_the_cap_of_a_server_is_that_of_all_its_engines() -> None:
     view = watched(*pages, cap=32)
     assert (view.running, view.max_num_seqs, [row.max_num_seqs for row in view.engines]) == (40, 64, [32, 32])
     assert view.limited_by == "UNDERLOADED"
+
+
+@pytest.mark.parametrize(("running", "room"), [(0, 3), (2, 2), (4, 0)])
+def test_where_a_request_needs_a_slot_there_is_room_for_no_more_than_free_slots(running: int, room: int) -> None:
+    gauges = {"running": float(running), "waiting": 0.0, "kv_usage": 0.2, "kv_capacity": 131072.0}
+    crank = Crank()
+    crank.tracker.identity = Identity(max_model_len=32768, max_num_seqs=4)
+    page = Page(0.0, "llamacpp", (RowSample(("m", "0"), gauges, {"generation": 5.0}),))
+    assert crank.take(page, 0.0).view().room_requests == room
 
 
 def test_a_stalled_server_has_no_limit() -> None:

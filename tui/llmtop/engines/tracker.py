@@ -14,6 +14,7 @@ from llmtop.engines import figures, kv, traffic
 from llmtop.engines.limits import EngineLoad, LimitWindow
 from llmtop.engines.page_record import MOST_REQUESTS, Page, RowKey, RowSample
 from llmtop.engines.rates import RowWindow
+from llmtop.engines.registry import BY_NAME
 from llmtop.engines.turns import Turns
 
 STALE_AFTER_INTERVALS = 3.0
@@ -173,7 +174,8 @@ class ServerTracker:
         page, rows = self._page, self._engine_rows()
         cache = kv.summary(rows, self._windows, base.max_model_len)
         judged = base.state is State.SERVING and self._turns.several() is None
-        limit = self._limits.verdict(room=cache.room_requests) if judged else None
+        room = self._room(page, rows, cache.room_requests)
+        limit = self._limits.verdict(room=room) if judged else None
         # of servers that answer in turn two pages say nothing of one of them
         windows = tuple(self._windows.values()) if self._turns.several() is None else ()
         hits, drafts = traffic.prefix_hits(windows), traffic.speculation(windows)
@@ -191,7 +193,7 @@ class ServerTracker:
             kv_capacity_tokens=cache.capacity_tokens,
             kv_capacity_approx=cache.approx,
             kv_used_tokens=cache.used_tokens,
-            room_requests=cache.room_requests,
+            room_requests=room,
             kv_growth_tok_s=cache.growth_tok_s,
             kv_full_in_s=cache.full_in_s,
             gpu_memory_utilization=cache.gpu_memory_utilization,
@@ -220,6 +222,14 @@ class ServerTracker:
             limited_by_share=limit.share if limit else None,
             limited_by_evidence=limit.evidence if limit else None,
         )
+
+    def _room(self, page: Page, rows: tuple[RowSample, ...], room: int | None) -> int | None:
+        """How many more requests fit: where each needs a slot, no more than slots are free."""
+        cap, running = figures.sum_of_all(map(self._cap, rows)), figures.total(rows, "running")
+        engine = BY_NAME.get(page.dialect)
+        if room is None or cap is None or running is None or engine is None or not engine.has_slots:
+            return room
+        return min(room, max(0, cap - running))
 
     def _loads(self) -> list[EngineLoad]:
         """What the limit rules look at, as of the newest page."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llmtop.contract.snapshot import Event, EventKind, Mark, ServerView, Snapshot, State
+from llmtop.contract.snapshot import Event, EventKind, Finding, Mark, ServerView, Snapshot, State
 from llmtop.session.notices import Notices
 
+GONE_AFTER_S = 10.0  # a finding that is back sooner was never away
 BURST_OVER_S = 10.0  # without a preemption
 _OF_MARKS: dict[str, EventKind] = {"mark": "mark", "restart": "restart", "level": "level", "note": "mark"}
 _WORK = (State.SERVING, State.IDLE)  # to and fro between these is no news
@@ -19,6 +20,7 @@ class EventLog:
         self._before: Snapshot | None = None
         self._notices = Notices()
         self._preempted_at: dict[str, float] = {}
+        self._raised: dict[str, tuple[Finding, float]] = {}  # and when they were seen last
 
     def update(self, snapshot: Snapshot) -> tuple[Event, ...]:
         """The events of a snapshot, which has its findings and marks."""
@@ -26,7 +28,7 @@ class EventLog:
         events = [_of_mark(mark) for mark in snapshot.marks]
         if before is not None:
             events += self._of_servers(before, snapshot)
-            events += _of_findings(before, snapshot)
+        events += self._of_findings(snapshot, told=before is not None)
         return (*events, *self._notices.push(snapshot))
 
     def _of_servers(self, before: Snapshot, snapshot: Snapshot) -> Iterator[Event]:
@@ -40,6 +42,19 @@ class EventLog:
                 text = f"{_name(server)}: {old.state} → {server.state}{why}"
                 yield Event(snapshot.time, "state", text, server.url, server.node)
             yield from self._preemptions(old, server, snapshot.time)
+
+    def _of_findings(self, snapshot: Snapshot, *, told: bool) -> list[Event]:
+        """Raised and cleared; one that comes back within moments has never been away."""
+        now, events = snapshot.time, []
+        for finding in snapshot.findings:
+            if finding.id not in self._raised:
+                events.append(Event(now, "finding", finding.text))
+            self._raised[finding.id] = (finding, now)
+        for finding, last in list(self._raised.values()):
+            if not 0 <= now - last < GONE_AFTER_S:
+                del self._raised[finding.id]
+                events.append(Event(now, "cleared", f"over: {finding.text}"))
+        return events if told else []
 
     def _preemptions(self, old: ServerView, server: ServerView, now: float) -> Iterator[Event]:
         count, base = server.preemptions_total, old.preemptions_total
@@ -57,16 +72,6 @@ class EventLog:
 
 def _of_mark(mark: Mark) -> Event:
     return Event(mark.time, _OF_MARKS[mark.kind], mark.text)
-
-
-def _of_findings(before: Snapshot, snapshot: Snapshot) -> Iterator[Event]:
-    was, now = ({finding.id: finding for finding in each.findings} for each in (before, snapshot))
-    for key, finding in now.items():
-        if key not in was:
-            yield Event(snapshot.time, "finding", finding.text)
-    for key, finding in was.items():
-        if key not in now:
-            yield Event(snapshot.time, "cleared", f"over: {finding.text}")
 
 
 def _name(server: ServerView) -> str:

@@ -52,7 +52,7 @@ class Notices:
         low, total = pool.low_water_bytes, pool.total_bytes
         if low is None or not total:
             return None
-        record = self._take(f"low-water {pool.kind} {pool.device}", -low, now)
+        record = self._take(f"low-water {pool.node} {pool.kind} {pool.device}", -low, now)
         if record.best < record.told + LEAST_GAIN * total or not _due(record, now):
             return None
         record.told, record.told_at = record.best, now

@@ -119,6 +119,7 @@ class EngineEntry:
     has_children: bool = False  # serves with processes of other engines, which are no servers of their own
     limit_options: tuple[str, ...] = ()  # of its command line: how many requests may run at once
     prefix: str = ""  # of any metric of its own
+    has_slots: bool = False  # a request needs one, so that room in the cache is not yet room for a request
     remedies: Remedies = Remedies()
     without_metrics: str = ""  # what to do, or know, where it answers and has no metrics
     silent_on: str = ""  # what it never tells, in words for the help

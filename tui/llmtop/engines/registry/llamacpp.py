@@ -99,6 +99,7 @@ LLAMACPP = EngineEntry(
     port=8080,
     port_elsewhere=True,
     limit_options=("--parallel", "-np", "--n-parallel"),
+    has_slots=True,
     remedies=Remedies(
         users="more slots with -np (--parallel); they share the context of -c",
         cache="fewer users, more context in all with -c (--ctx-size), or -ctk q8_0 -ctv q8_0",
