@@ -38,7 +38,7 @@ def lived(
             page = {"event": "page", "time": EPOCH + t, "url": URL, "t": t, "text": answer.decode()}
             lines.append(page if with_t else {name: page[name] for name in page if name != "t"})
         view = (crank.feed(answer, t) if isinstance(answer, bytes) else crank.take(answer, t)).view()
-        beside = replace(view, url=URL, name="spark", joules_per_token=0.4, scrape_s=0.01)
+        beside = replace(view, url=URL, name="spark", node="spark-a", joules_per_token=0.4, scrape_s=0.01)
         right.append(beside)
         live = view.state.live
         wrong = replace(beside, rates=Rates(generation_tok_s=1e9), kv_usage=None, restarts=7) if live else beside

@@ -16,7 +16,7 @@ from llmtop.engines.tracker import Failure, Identity, ServerTracker
 from llmtop.recording.write import GAP, KIND, PAGE
 
 # what no page says: side doors, the poller, the devices
-_RECORDED = ("age_s", "name", "scrape_s", "interval_wanted_s", "joules_per_token", "joules_scope")
+_RECORDED = ("age_s", "name", "node", "scrape_s", "interval_wanted_s", "joules_per_token", "joules_scope")
 # the states of a server that sends no page; only a port that is closed may hide a restart
 _REFUSED = (State.DOWN, State.STARTING)
 _SILENT = (*_REFUSED, State.AUTH, State.NO_ENGINE_METRICS, State.STALE)
