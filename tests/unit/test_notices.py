@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fakes.snapshots import BUSY_SERVER, GIB, UNIFIED_POOL, busy
-from llmtop.contract.snapshot import Mark, Snapshot, State
+from llmtop.contract.snapshot import Mark, Node, Snapshot, State
 from llmtop.session.notices import Notices
 
 T0 = busy().time
@@ -107,3 +107,13 @@ def test_a_fall_is_said_every_twenty_seconds() -> None:
 
 def test_a_clock_that_was_set_back_is_no_news() -> None:
     assert feed(learned(), at(-3600, 200.0), at(-3599, 200.0)) == []
+
+
+def test_beside_servers_of_other_machines_the_low_water_mark_says_whose_it_is() -> None:
+    def mixed(t: float, low: float) -> Snapshot:
+        snapshot = at(t, low=low)
+        pools = tuple(replace(pool, node="spark-a") for pool in snapshot.pools)
+        return replace(snapshot, pools=pools, nodes=(Node("spark-a"), Node("spark-b", local=False)))
+
+    said = feed(Notices(), *(mixed(t, 11.8) for t in range(31)), mixed(31, 5.8))
+    assert said == [(31, "new low-water 5.8 of 119.6 GiB (GB10 unified on spark-a)")]

@@ -359,6 +359,10 @@ class Snapshot:
         """The machine a server runs on; None where that was not recorded."""
         return next((node for node in self.nodes if server is not None and node.name == server.node), None)
 
+    def on(self, node: str | None) -> str:
+        """Where a pool or a device is, as the end of its name, when servers of other machines are watched too."""
+        return f" on {node}" if node is not None and len(self.nodes) > 1 else ""
+
     def beside(self, server: ServerView | None) -> Snapshot:
         """Only what may stand beside a server: memory and devices of its own machine, or of one that was asked for."""
         own = self.node_of(server)

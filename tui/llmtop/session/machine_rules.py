@@ -14,9 +14,9 @@ def memory(snapshot: Snapshot) -> Iterator[Finding]:
     for pool in snapshot.pools:
         if pool.state in ("low", "critical"):
             yield Finding(
-                f"memory:{pool.name}{_on(pool.node, snapshot)}",
+                f"memory:{pool.name}{snapshot.on(pool.node)}",
                 "critical" if pool.state == "critical" else "warning",
-                f"{pool.name}{_on(pool.node, snapshot)}: headroom {bytes_text(pool.headroom_bytes)}" + _trend(pool),
+                f"{pool.name}{snapshot.on(pool.node)}: headroom {bytes_text(pool.headroom_bytes)}" + _trend(pool),
                 pool.reason or pool.basis,
                 _less_memory(pool, snapshot),
             )
@@ -53,7 +53,7 @@ def cache_in_the_way(snapshot: Snapshot) -> Iterator[Finding]:
 def devices(snapshot: Snapshot) -> Iterator[Finding]:
     """Devices that are lost, in error or slowed down."""
     for device in snapshot.devices:
-        label = f"GPU {device.index} {device.name or ''}".strip() + _on(device.node, snapshot)
+        label = f"GPU {device.index} {device.name or ''}".strip() + snapshot.on(device.node)
         if device.state != "OK":
             yield Finding(
                 f"device:{device.uuid or device.index}",
@@ -72,8 +72,3 @@ def sources(snapshot: Snapshot) -> Iterator[Finding]:
     for source in snapshot.sources:
         if not source.ok and not (source.reason or "").startswith("no NVIDIA driver library"):
             yield Finding(f"source:{source.name}", "warning", f"{source.name}: {source.reason or 'no data'}")
-
-
-def _on(node: str | None, snapshot: Snapshot) -> str:
-    """Where a pool or a device is, when servers of other machines are watched too."""
-    return f" on {node}" if node is not None and len(snapshot.nodes) > 1 else ""

@@ -34,7 +34,11 @@ class Notices:
             self._records.clear()
         several = len(snapshot.servers) > 1
         found = [self._peak(server, several, snapshot.time) for server in snapshot.servers]
-        found += [self._low_water(pool, snapshot.time) for pool in snapshot.pools if pool.kind != "ram"]
+        found += [
+            self._low_water(pool, snapshot.on(pool.node), snapshot.time)
+            for pool in snapshot.pools
+            if pool.kind != "ram"
+        ]
         return [event for event in found if event is not None]
 
     def _peak(self, server: ServerView, several: bool, now: float) -> Event | None:
@@ -48,7 +52,7 @@ class Notices:
         who = f"{server.name or server.model or server.url}: " if several else ""
         return Event(now, "peak", f"{who}new peak {rate(record.best)} tok/s", server.url, server.node)
 
-    def _low_water(self, pool: Pool, now: float) -> Event | None:
+    def _low_water(self, pool: Pool, where: str, now: float) -> Event | None:
         low, total = pool.low_water_bytes, pool.total_bytes
         if low is None or not total:
             return None
@@ -56,7 +60,8 @@ class Notices:
         if record.best < record.told + LEAST_GAIN * total or not _due(record, now):
             return None
         record.told, record.told_at = record.best, now
-        return Event(now, "low_water", f"new low-water {gib(low)} of {gib(total)} GiB ({pool.name})", node=pool.node)
+        text = f"new low-water {gib(low)} of {gib(total)} GiB ({pool.name}{where})"
+        return Event(now, "low_water", text, node=pool.node)
 
     def _take(self, name: str, value: float, now: float) -> _Record:
         """The record with this value; while it is being learned nothing is news."""
