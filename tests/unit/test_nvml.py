@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fakes.nvml import build, environment, swap
-from llmtop.machine.live import LONGEST_S, SLOW_ROUNDS, Pace
+from llmtop.machine.live import LONGEST_S, SLOW_ROUNDS, SamplingPace
 from llmtop.machine.nvml_fields import is_unified, merge_processes, throttle_names
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -327,7 +327,7 @@ def test_impossible_processes_are_dropped() -> None:
 
 
 def test_a_pace_stretches_under_load_and_comes_back() -> None:
-    pace = Pace(0.1)
+    pace = SamplingPace(0.1)
     pace.note(0.04)
     assert (pace.period, pace.words("memory")) == (0.1, None)
     pace.note(0.2)

@@ -26,7 +26,7 @@ HUNG_S = 2.0  # a call that takes longer is reported as no answer
 SLOW_ROUNDS = 3
 
 
-class Pace:
+class SamplingPace:
     """The period of something done again and again; it doubles while rounds take more than half of it.
 
     One slow round is a hiccup of this machine and would cost the dips of the next one; `SLOW_ROUNDS` in a row are not.
@@ -92,8 +92,8 @@ class LiveMachine:
         self._host_reader = HostReader(procfs, sysfs)
         # The NVML thread looks up processes with a reader of its own: readers keep state between calls.
         self._nvml_reader = NvmlReader(HostReader(procfs, sysfs), memory_mode)
-        self._host_fast, self._host_slow = Pace(1 / fast_hz), Pace(SLOW_S)
-        self._nvml_fast, self._nvml_slow = Pace(1 / fast_hz), Pace(SLOW_S)
+        self._host_fast, self._host_slow = SamplingPace(1 / fast_hz), SamplingPace(SLOW_S)
+        self._nvml_fast, self._nvml_slow = SamplingPace(1 / fast_hz), SamplingPace(SLOW_S)
         self._next_nvml_fast = 0.0
         self._beside_gpu = False
 

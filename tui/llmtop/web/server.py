@@ -25,7 +25,7 @@ from llmtop.warmup.log_source import LineSource
 from llmtop.web import page
 from llmtop.web.gate import LOOPBACK, Gate, headers
 from llmtop.web.hub import Hub
-from llmtop.web.startups import Startups
+from llmtop.web.startups import SharedStartups
 
 STATIC = Path(textual_serve.__file__).parent / "static"
 MOST_CELLS = 500
@@ -211,7 +211,7 @@ async def _serve(settings: Settings, machine: MachineSource, options: WebOptions
         hub = Hub(hello(settings, options), lambda: poller, notes=options.loads)
         tee = MachineTee(machine)
         poller = Poller(settings, tee.branch(), lambda snapshot: _soon(loop, publish, snapshot))
-        startups = Startups(hub, poller, tee, settings, startup)
+        startups = SharedStartups(hub, poller, tee, settings, startup)
 
         def publish(snapshot: Snapshot) -> None:
             hub.publish(snapshot)

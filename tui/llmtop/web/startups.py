@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STEP_S = 0.2
 
 
-class Startups:
+class SharedStartups:
     """Watches the first server that starts up, or the one that is asked for; everything in the hub's loop."""
 
     def __init__(

@@ -14,7 +14,7 @@ from llmtop_widgets.text import Line, Span, crop, line, text_width, wrap
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerdictWords:
     """A headline in a style of state, what shows it, and what to do about it."""
 
     style: str
@@ -43,37 +43,37 @@ _LIMITS = {
 }
 
 
-def verdict(view: View) -> Verdict:
+def verdict(view: View) -> VerdictWords:
     """What a glance should tell of the selected server and its machine."""
     snapshot, server = view.snapshot, view.server
     if snapshot is None:
-        return Verdict("info", "LOOKING", "for model servers")
+        return VerdictWords("info", "LOOKING", "for model servers")
     pool = tightest_pool(snapshot)
     if server is None:
-        return Verdict("low", "NO SERVER", "none found on this host", "llmtop URL watches one elsewhere")
+        return VerdictWords("low", "NO SERVER", "none found on this host", "llmtop URL watches one elsewhere")
     if server.state in _STATES:
         headline, advice = _STATES[server.state]
         if server.state is State.NO_ENGINE_METRICS and server.engine:
             advice = ""  # the reason says what that engine needs
-        return Verdict(STATE_STYLE[server.state], headline, server.reason or "", advice)
+        return VerdictWords(STATE_STYLE[server.state], headline, server.reason or "", advice)
     if pool is not None and pool.state == "critical":
         return _memory(pool, snapshot)
     if server.limited_by == "KV_PRESSURE":
         return _kv_pressure(server)
     if server.limited_by in _LIMITS:
         headline, advice = _LIMITS[server.limited_by]
-        return Verdict("low", headline, _evidence(server), advice)
+        return VerdictWords("low", headline, _evidence(server), advice)
     if pool is not None and pool.state == "low":
         return _memory(pool, snapshot)
     return _calm(server)
 
 
-def _memory(pool: Pool, snapshot: Snapshot) -> Verdict:
+def _memory(pool: Pool, snapshot: Snapshot) -> VerdictWords:
     critical = pool.state == "critical"
     left = f"{gib(pool.headroom_bytes)} of {gib(pool.total_bytes)} GiB left"
     said = next((f for f in snapshot.findings if f.id == f"memory:{pool.name}"), None)
     why = f"{left}, {pool.reason}" if pool.reason else left
-    return Verdict(
+    return VerdictWords(
         "critical" if critical else "low",
         "MEMORY CRITICAL" if critical else "MEMORY LOW",
         why,
@@ -89,11 +89,11 @@ def _evidence(server: ServerView) -> str:
     return f"a queue came and went ({held.removeprefix('a queue in ')}); {figures}"
 
 
-def _kv_pressure(server: ServerView) -> Verdict:
+def _kv_pressure(server: ServerView) -> VerdictWords:
     full = server.kv_usage is not None and server.kv_usage >= KV_FULL
     waiting = f"{count(server.waiting)} wait, " if server.waiting else ""
     held = (server.limited_by_evidence or "").partition("; ")[2]
-    return Verdict(
+    return VerdictWords(
         "critical" if full else "low",
         "KV CACHE FULL" if full else "KV CACHE IS THE LIMIT",
         f"{waiting}{percent(server.kv_usage, 0)} used; {held}".rstrip("; "),
@@ -101,20 +101,20 @@ def _kv_pressure(server: ServerView) -> Verdict:
     )
 
 
-def _calm(server: ServerView) -> Verdict:
+def _calm(server: ServerView) -> VerdictWords:
     """Nobody waits for long: how many more fit, as far as that is known."""
     room = more_users(server)
     if server.waiting:
-        return Verdict("low", f"{server.waiting} WAITING", "no cause in sight", "")
+        return VerdictWords("low", f"{server.waiting} WAITING", "no cause in sight", "")
     if server.running == 0:
         fit = f"room for {room} requests of {count(server.max_model_len)} tokens" if room is not None else ""
-        return Verdict("ok", "IDLE", fit, "l finds how many users it can serve")
+        return VerdictWords("ok", "IDLE", fit, "l finds how many users it can serve")
     evidence = server.limited_by_evidence or f"{count(server.running)} run, nobody waits"
     if room == 0:
-        return Verdict("low", "FULL", evidence, "the next request of full length would wait")
+        return VerdictWords("low", "FULL", evidence, "the next request of full length would wait")
     if server.limited_by != "UNDERLOADED":
-        return Verdict("ok", "SERVING", evidence)
-    return Verdict("ok", "ROOM FOR MORE" if room is None else f"ROOM FOR {room} MORE", evidence, "")
+        return VerdictWords("ok", "SERVING", evidence)
+    return VerdictWords("ok", "ROOM FOR MORE" if room is None else f"ROOM FOR {room} MORE", evidence, "")
 
 
 def more_users(server: ServerView) -> int | None:
@@ -142,7 +142,7 @@ def verdict_line(view: View, cells: int) -> Line:
     return crop(line(*head, Span(evidence, ""), Span(advice, "bold")), cells)
 
 
-def _loud(said: Verdict) -> str:
+def _loud(said: VerdictWords) -> str:
     return said.style if said.style == "critical" else f"bold {said.style}"
 
 
