@@ -347,3 +347,12 @@ def test_one_server_again_has_rates_again() -> None:
         crank.feed(vllm_page(running=1, generation=600_000.0 + 50 * n, start=1e9), float(n))
     view = crank.view()
     assert (view.servers_in_turn, view.rates.generation_tok_s, view.restarts) == (None, 50.0, 0)
+
+
+def test_a_worker_of_dynamo_is_one_row_whatever_its_endpoints_are() -> None:
+    who = 'dynamo_component="backend",worker_id="7",dp_rank="0",model="m"'
+    page = f"dynamo_component_gpu_cache_usage_percent{{{who}}} 0.25\n" + "".join(
+        f'dynamo_component_inflight_requests{{dynamo_endpoint="{name}",worker_id="7"}} {n}\n'
+        for name, n in (("generate", 4), ("clear", 0))
+    )
+    assert [(row.running, row.kv_usage) for row in watched(page).engines] == [(4, 0.25)]

@@ -19,7 +19,7 @@ _INSIDE = frozenset(
     {
         *("le", "quantile", "pid", "priority", "reason", "source", "mode", "status", "code", "method", "handler"),
         *("endpoint", "path", "position", "stage", "finished_reason", "is_streaming", "sleep_state", "transfer_type"),
-        *("request_type", "error_type", "version", "Version", "moe_dp_rank"),
+        *("request_type", "error_type", "version", "Version", "moe_dp_rank", "dynamo_endpoint"),
     }
 )
 # where labels are hundreds, those of these names are looked at
