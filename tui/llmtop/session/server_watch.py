@@ -153,7 +153,7 @@ class ServerWatch:
         """A process that has served and does not listen any more does not start: it is on its way out."""
         process = self._process
         if isinstance(result, Page):
-            self._served = process.pid if process is not None and process.listening else self._served
+            self._served = process.pid if process is not None else self._served
         elif self.refused and process is not None and process.pid == self._served:
             return replace(result, text=f"shutting down: process {process.pid} is still there, its port is closed")
         return result

@@ -17,6 +17,7 @@ from llmtop.warmup.log_line import Stamp, stamp_in
 
 _DEPTH = 4
 _MOST_FIELDS = 200
+_LONGEST_TIME = 40
 _MOST_LINES = 400  # of a traceback
 _MESSAGES = ("message", "msg", "log", "text", "event", "body", "line", "textpayload", "short_message", "content")
 _TRACES = ("exc_info", "exc_text", "exception", "stack", "stack_trace", "stacktrace", "traceback", "full_message")
@@ -133,14 +134,13 @@ def _pid(flat: list[tuple[str, Value]]) -> int | None:
 
 
 def _time(flat: list[tuple[str, Value]]) -> Stamp | None:
-    for name, value in flat:
-        if not any(word in name.lower() for word in _TIMES):
-            continue
-        stamp = stamp_in(value) if isinstance(value, str) else None
-        stamp = stamp or _epoch(value)
+    """The time of a line: a field that is a date and nothing else, or one that is named like a time."""
+    for _, value in flat:
+        stamp = stamp_in(value) if isinstance(value, str) and len(value) <= _LONGEST_TIME else None
         if stamp is not None:
             return stamp
-    return None
+    named = (value for name, value in flat if any(word in name.lower() for word in _TIMES))
+    return next((stamp for value in named if (stamp := _epoch(value)) is not None), None)
 
 
 def _epoch(value: Value) -> Stamp | None:
