@@ -75,6 +75,35 @@ def test_the_model_does_no_input_and_output() -> None:
         assert not {name.partition(".")[0] for name in imports(path)} & banned, path.name
 
 
+ROOMS = (
+    "contract",
+    "net",
+    "machine",
+    "engines",
+    "demo",
+    "session",
+    "warmup",
+    "load",
+    "recording",
+    "ui",
+    "web",
+    "commands",
+    "cli",
+)
+LATER = {("session/poller.py", "recording")}  # what a session writes; the writer knows no session
+
+
+def test_a_room_imports_only_rooms_that_stand_before_it() -> None:
+    package = ROOT / "tui" / "llmtop"
+    for path in package.rglob("*.py"):
+        place = path.relative_to(package)
+        room = place.parts[0].removesuffix(".py")
+        others = {name.split(".")[1] for name in imports(path) if name.startswith("llmtop.")} & set(ROOMS)
+        for other in others if room in ROOMS else ():
+            before = ROOMS.index(other) <= ROOMS.index(room)
+            assert before or (str(place), other) in LATER, f"{place} imports {other}"
+
+
 def test_widgets_know_nothing_of_the_program() -> None:
     for path in (ROOT / "widgets" / "llmtop_widgets").glob("*.py"):
         assert not any(name.partition(".")[0] == "llmtop" for name in imports(path)), path.name

@@ -5,17 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from llmtop.contract.snapshot import Device, Latency, Pool, Quantile, ServerView, Snapshot
+from llmtop.contract.snapshot import Device, Latency, Pool, ServerView, Snapshot
 from llmtop.contract.units import UNKNOWN, bytes_text, count, duration, gib, hit_text, percent, rate, seconds
+from llmtop.contract.words import FIRST_STEPS, quantile_text
 from llmtop.engines.registry import engine_text
-
-FIRST_STEPS = """\
-no model server was found on this machine: no process of one that can be
-seen, and nothing answers at port 8000
-
-  llmtop demo                        a simulated server and machine, to look around
-  llmtop HOST:8000                   a server elsewhere, or at another port here
-  llmtop warmup -- vllm serve MODEL  start a server and watch it start"""
 
 
 def table(snapshot: Snapshot) -> str:
@@ -106,11 +99,6 @@ def _latencies(server: ServerView) -> Iterator[str]:
 def _figures(row: Latency) -> str:
     cells = [seconds(row.mean_s), *(quantile_text(q) for q in (row.p50, row.p95, row.p99)), count(row.n)]
     return "".join(f"{cell:>{width}}" for cell, width in zip(cells, (10, 10, 10, 10, 8), strict=True))
-
-
-def quantile_text(value: Quantile | None) -> str:
-    """A quantile with what marks it."""
-    return UNKNOWN if value is None else value.mark + seconds(value.value_s)
 
 
 def _pool(pool: Pool) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from llmtop.commands.text import FIRST_STEPS
 from llmtop.contract.snapshot import Latency, Pool, ServerView, State
 from llmtop.contract.units import UNKNOWN, count, duration, gib, percent, rate
+from llmtop.contract.words import FIRST_STEPS
 from llmtop.engines.registry import engine_text
 from llmtop.ui.panels.events import engines_panel, events_panel
 from llmtop.ui.panels.headline import strip_lines

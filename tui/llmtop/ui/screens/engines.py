@@ -9,9 +9,9 @@ from textual import on
 from textual.widget import Widget
 from textual.widgets import Input
 
-from llmtop.commands.text import quantile_text
 from llmtop.contract.snapshot import EngineRow, ServerView
 from llmtop.contract.units import UNKNOWN, count, percent, rate
+from llmtop.contract.words import quantile_text
 from llmtop.ui.panels.view import STATE_STYLE, View, asciify
 from llmtop.ui.screens.base import ViewScreen
 from llmtop_widgets import glyphs
