@@ -156,7 +156,7 @@ def test_stop_from_another_thread_leaves_nothing_behind(truth: TruthServer) -> N
 
 def test_a_frozen_worker_is_killed_after_a_stop(truth: TruthServer) -> None:
     truth.script(ttft_s=0.01, itl_s=0.05)
-    endless = plan(truth, *sweep(4, prompts=100, size=(16, 500)), warm_up=False)
+    endless = plan(truth, *sweep(4, prompts=50, size=(16, 500)), warm_up=False)
     load = LoadThread(endless, RunOptions(write=False), lambda event: None)
     load.start()
     until(lambda: truth.state()["running"] == 4)
@@ -423,7 +423,7 @@ def test_a_busy_server_asks_again(truth: TruthServer) -> None:
 
 def test_ctrl_c_ends_the_load_and_keeps_what_there_is(truth: TruthServer) -> None:
     truth.script(ttft_s=0.01, itl_s=0.05)
-    args = (truth.url, "--yes", "--json", "--random-output-len", "500", "--no-warm-up")
+    args = (truth.url, "--yes", "--json", "--num-prompts", "8", "--random-output-len", "500", "--no-warm-up")
     process = subprocess.Popen(command(*args), stdout=subprocess.PIPE, text=True)
     until(lambda: truth.state()["requests"] == 2 and truth.state()["running"] == 1, 10.0)  # the first is preflight's
     process.send_signal(signal.SIGINT)

@@ -62,12 +62,12 @@ class Stranger:
         prompt = body["messages"][0]["content"] if chat else body.get("prompt", "")
         if path == "/v1/models":
             _whole(writer, 200, {"data": [{"id": "odd-one"}]})
+        elif path == "/tokenize" and self.tokenizer:
+            _whole(writer, 200, {"tokens": list(range(1000, 1000 + len(body["prompt"].split())))})
         elif not chat and not (path == "/v1/completions" and self.completions):
             _whole(writer, 404, {"detail": "Not Found"})
         elif self.most is not None and self.asked > self.most:
             _whole(writer, 429, {"error": {"message": "quota used up"}}, "Retry-After: 7\r\n")
-        elif path == "/tokenize" and self.tokenizer:
-            _whole(writer, 200, {"tokens": list(range(1000, 1000 + len(body["prompt"].split())))})
         elif isinstance(prompt, list):
             _whole(writer, 500, {"error": "list is no string"})
         else:

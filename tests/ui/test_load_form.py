@@ -40,11 +40,11 @@ async def test_opening_and_looking_through_the_scenarios_sends_nothing(demo: Dem
 
 
 SUMS = {
-    "sweep": "320 requests, 655,360 prompt + 40,960 output tokens",
+    "sweep": "352 requests, 720,896 prompt + 45,056 output tokens",
     "quick": "at most 2,044 requests, 4,186,112 prompt + 261,632 output tokens",
-    "single": "35 requests, 105,120 prompt + 1,940 output tokens",
+    "single": "30 requests, 105,040 prompt + 1,935 output tokens",
     "output": "100 requests, 25,600 prompt + 39,680 output tokens",
-    "context": "40 requests, 670,000 prompt + 5,120 output tokens",
+    "context": "60 requests, 1,005,000 prompt + 7,680 output tokens",
     "soak": "at most 18,382 requests, 37,646,336 prompt + 2,352,896 output tokens",
     "rate": "192 requests, 393,216 prompt + 24,576 output tokens",
     "burst": "61 requests, 124,928 prompt + 7,808 output tokens",
@@ -67,9 +67,9 @@ async def test_the_estimate_follows_from_what_the_server_does() -> None:
         await s.press("l")
         assert "time    – (the server has answered nothing yet)" in s.text
         await s.push(busy())
-        # 655,360 tokens at 2048/0.41/2 a second: 262 s; 64, 16, 8, 4 and 2 waves of 128 steps of 84.2 ms, each
-        # further user 7 % more: 690 + 209 + 128 + 88 + 68 s
-        assert "time    about 24m05s to 48m11s" in s.text
+        # 910 / 0.9 tokens of a prompt in 0.41 - 0.12 s: 720,896 take 207 s; 84.2 ms a step at 8 users and 7 % of a
+        # lone one's for each: 459 + 136 + 81 + 52 + 52 s, those beside prompts not counted; five warm-ups of 7.8 s
+        assert "time    about 17m05s" in s.text
 
 
 async def test_levels_above_max_num_seqs_are_marked() -> None:
@@ -145,7 +145,7 @@ async def test_no_and_escape_send_nothing(demo: DemoProcess, tmp_path: Path) -> 
     async with watching(demo.url, tmp_path) as s:
         for key in ("n", "escape"):
             await s.press("f5")
-            await shows(s, "Send 320 requests to 127.0.0.1")
+            await shows(s, "Send 352 requests to 127.0.0.1")
             await s.press(key)
             await shows(s, "not started; nothing was sent", "Users")
         assert s.page == "load"
@@ -160,7 +160,7 @@ async def test_a_busy_server_asks_again(truth: TruthServer, tmp_path: Path) -> N
         server = replace(BUSY_SERVER, url=truth.url)
         await s.push(replace(busy(), servers=(server,)))
         await s.press("l", "f5")
-        await shows(s, "Send 320 requests")
+        await shows(s, "Send 352 requests")
         await s.press("y")
         await shows(s, "The server is busy: 8 running, 3 waiting. Load it all the same?")
         assert s.app.load.state is None

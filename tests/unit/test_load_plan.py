@@ -10,7 +10,10 @@ from itertools import pairwise
 
 import pytest
 
+from demo_fidelity import Level as DemoLevel
+from demo_fidelity import LevelResult, run_level
 from llmtop.contract.codec import plain, rebuild
+from llmtop.demo.profile import load as load_profile
 from llmtop.load.level import arrivals
 from llmtop.load.plan import Caps, Level, Pace, Plan, Timeouts, estimate_s
 from llmtop.load.scenarios import SCENARIOS, Options, TooLong, bench_commands, build, cuts, fit
@@ -110,17 +113,45 @@ def test_a_flag_raises_the_cap() -> None:
 def test_the_estimate_needs_a_speed() -> None:
     plan = build("sweep", BASE)
     assert estimate_s(plan, None) is None
-    seconds = estimate_s(plan, Pace(prefill_tok_s=4170, tpot_s=0.032))
+    seconds = estimate_s(plan, Pace(4170, ((1, 0.032),)))
     assert seconds is not None
     assert 300 < seconds < 900  # six to nine minutes on the machine of this speed, by hand
 
 
 def test_time_boxes_and_rates_bound_the_estimate() -> None:
-    speed = Pace(4000, 0.03)
-    boxed = replace(BASE, levels=(Level("a", 1, 1000, 2048, 128, duration_s=20.0),))
-    paced = replace(BASE, levels=(Level("a", 99, 10, 16, 8, request_rate=0.5),))
-    assert estimate_s(boxed, speed) == 20.0
-    assert estimate_s(paced, speed) == 20.0
+    pace, cold = Pace(4000, ((1, 0.03),)), replace(BASE, warm_up=False)
+    boxed = replace(cold, levels=(Level("a", 1, 1000, 2048, 128, duration_s=20.0),))
+    paced = replace(cold, levels=(Level("a", 99, 10, 16, 8, request_rate=0.5),))
+    assert estimate_s(boxed, pace) == 20.0
+    assert estimate_s(paced, pace) == pytest.approx(20.0 + 16 / 4000 + 8 * 0.03)
+
+
+def test_sixteen_times_the_prompt_tokens_take_about_so_much_longer() -> None:
+    pace = Pace(4000, ((1, 0.03), (32, 0.1)))
+    short, long = (build("sweep", BASE, Options(input_len=n, output_len=16)) for n in (512, 8192))
+    assert (estimate_s(long, pace) or 0.0) > 8 * (estimate_s(short, pace) or 0.0)
+
+
+def test_a_step_is_between_what_was_measured() -> None:
+    pace = Pace(4000, ((1, 0.03), (8, 0.051), (32, 0.1)))
+    assert [pace.step_s(users) for users in (1, 8, 32)] == pytest.approx([0.03, 0.051, 0.1])
+    assert pace.step_s(4) == pytest.approx(0.039)
+    assert pace.step_s(56) == pytest.approx(0.149)
+
+
+@pytest.mark.parametrize("name", ["gb10", "gb10-32b", "h100", "ornith-35b"])
+def test_the_estimate_of_a_simulated_machine_is_within_30_percent(name: str) -> None:
+    """By what a short measurement gives: one long prompt, then many short ones at once."""
+
+    def played(users: int, requests: int, tokens: int, answer: int) -> LevelResult:
+        return run_level(load_profile(name), DemoLevel(users, requests, tokens, answer))
+
+    alone, together = played(1, 1, 2048, 12), played(32, 32, 16, 12)
+    steps = [(max(one.latencies) - max(one.ttfts)) / 11 for one in (alone, together)]
+    pace = Pace(2048 / alone.ttfts[0], ((1, steps[0]), (32, steps[1])))
+    plan = replace(build("sweep", BASE), warm_up=False)
+    took = sum(played(x.concurrency, x.num_prompts, 2048, 128).duration_s for x in plan.levels)
+    assert estimate_s(plan, pace) == pytest.approx(took, rel=0.3)
 
 
 def test_first_token_timeout_grows_with_the_prompts_in_flight() -> None:

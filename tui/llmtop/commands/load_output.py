@@ -9,12 +9,12 @@ from typing import Any
 
 from llmtop.contract.codec import to_json
 from llmtop.contract.settings import UsageError
-from llmtop.contract.units import clean, duration, rate, seconds
+from llmtop.contract.units import UNKNOWN, clean, duration, rate, seconds
 from llmtop.engines.models import ListedModel
 from llmtop.load import table
-from llmtop.load.events import Draining, Event, LevelDone, LevelStarted, Progress, Warned
+from llmtop.load.events import Draining, Event, LevelDone, LevelStarted, Preflighted, Progress, Warned
 from llmtop.load.models import NoModel, candidates, choice
-from llmtop.load.plan import Plan
+from llmtop.load.plan import ROUTES, Plan
 from llmtop.load.results import RunResult, values_of
 from llmtop.load.scenarios import SCENARIOS, TooLong, bench_commands, cuts
 
@@ -101,6 +101,8 @@ def _json_event(event: Event) -> dict[str, Any] | None:
             return {"event": "level_done"} | {name: values_of(result)[name] for name in _LEVEL_DONE}
         case Draining(running, before, drained):
             return {"event": "draining", "running": running, "before": before, "drained": drained}
+        case Preflighted(profile, _, took):
+            return {"event": "preflight", "model": profile.model, "api": profile.api, "estimate_s": took}
         case Warned(text):
             return {"event": "warning", "text": text}
         case _:
@@ -136,6 +138,9 @@ class Bar:
                 words = f"{result.level}: {rate(result.tok_s)} tok/s, {result.completed} ok"
                 mean = result.ttft.mean_ms / 1000 if result.ttft is not None else None
                 self._console.print(f"{words}, {result.failed} failed, TTFT {seconds(mean)}")
+            case Preflighted(profile, _, took):
+                lasts = f", about {duration(took)}" if took is not None else ""
+                self._console.print(f"model {clean(profile.model or UNKNOWN)} by {ROUTES[profile.api]}{lasts}")
             case Warned(text):
                 self._console.print(f"warning: {text}")
             case Draining(running, before, drained):

@@ -18,6 +18,7 @@ class Preflighted:
 
     profile: Profile
     counters: ServerCounters | None
+    estimate_s: float | None = None  # of the whole run
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,7 @@ class LevelPlay:
         watcher: Watcher,
         emit: Callable[[Event], None],
         files: RunFiles | None,
+        pace: Pace | None = None,
     ) -> None:
         self._plan, self._profile, self._index = plan, profile, index
         self._level = plan.levels[index]
@@ -134,8 +135,9 @@ class LevelPlay:
         self._records: list[RequestRecord] = []
         self._snaps: dict[int, dict[str, Any]] = {}
         self._ends: list[dict[str, Any]] = []
-        speed = Pace(_PREFILL_TOK_S, profile.tpot_s or _TPOT_S)
-        self._weights = [level_s(level, speed) for level in plan.levels]
+        guess = Pace(_PREFILL_TOK_S, ((1, profile.tpot_s or _TPOT_S),))
+        self._weights = [level_s(level, pace or guess, plan.warm_up) for level in plan.levels]
+        self._known = pace is not None
         self._t0 = 0.0
 
     async def run(self) -> LevelRaw:
@@ -244,6 +246,8 @@ class LevelPlay:
     def _eta(self, now: float, fraction: float) -> float | None:
         """Seconds left by this level's own pace; None before it has any."""
         part = self._part(now)
+        if part < 0.1 and self._known:
+            return (1 - fraction) * sum(self._weights)
         if part < 0.02:
             return None
         pace = (now - self._t0) / (part * self._weights[self._index])

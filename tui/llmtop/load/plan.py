@@ -6,6 +6,7 @@ beside the results.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,11 +15,13 @@ Route = Literal["completions", "chat"]
 Api = Literal["auto", "completions", "chat"]  # auto: what preflight finds
 PromptMode = Literal["ids", "text"]
 
-ROUTES: Mapping[str, str] = {
+ROUTES: Mapping[Api, str] = {
     "auto": "/v1/completions",
     "completions": "/v1/completions",
     "chat": "/v1/chat/completions",
 }
+CHUNK = 2048  # prompt tokens that a step reads
+STEP_GROWTH = 0.07  # of a step by each further user, where only one number of users is known
 DEFAULT_SLO: Mapping[str, float] = {"user_tok_s": 6.0, "ttft_p99": 4.0}
 
 
@@ -120,28 +123,43 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast the server is for one user, for the estimate of time: prompt tokens/s, seconds per token."""
+    """How fast the server is, for the estimate of time: prompt tokens/s, and seconds of a step by users at once."""
 
     prefill_tok_s: float
-    tpot_s: float
+    steps: tuple[tuple[int, float], ...]  # by rising users, one at least
+
+    def step_s(self, users: int) -> float:
+        """Seconds per token of each of so many users: straight between what is known, and on after it."""
+        (low, first), *rest = self.steps
+        if not rest:
+            return first * (1 + STEP_GROWTH * (users - 1)) / (1 + STEP_GROWTH * (low - 1))
+        for high, then in rest:
+            slope = (then - first) / (high - low)
+            if users <= high:
+                break
+            low, first = high, then
+        return max(self.steps[0][1], first + slope * (users - low))
 
 
-def estimate_s(plan: Plan, speed: Pace | None) -> float | None:
-    """About how long the plan takes, in seconds; None when the server's speed is unknown.
+def estimate_s(plan: Plan, pace: Pace | None) -> float | None:
+    """About how long the plan takes, in seconds; None when the server's speed is unknown."""
+    return None if pace is None else sum(level_s(level, pace, plan.warm_up) for level in plan.levels)
 
-    Prefills queue behind one another; a decode step grows by 7 % of a single user's per further user, as in
-    a small model of continuous batching. Good to a factor of two, which is what a person needs to decide.
+
+def level_s(level: Level, pace: Pace, warm_up: bool = False) -> float:
+    """About how long one level takes, in seconds, by a small model of continuous batching.
+
+    Prompts are read one after another; each step that reads a part of one also makes a token for every other user, and
+    what is left of the answers takes steps of its own.
     """
-    if speed is None:
-        return None
-    return sum(level_s(level, speed) for level in plan.levels)
-
-
-def level_s(level: Level, speed: Pace) -> float:
-    """About how long one level takes, in seconds; see `estimate_s`."""
-    waves = -(-level.num_prompts // level.concurrency)
-    step_s = speed.tpot_s * (1 + 0.07 * (level.concurrency - 1))
-    busy_s = level.num_prompts * level.input_len / speed.prefill_tok_s + waves * level.output_len * step_s
+    users, count = min(level.concurrency, level.num_prompts), level.num_prompts
+    read_s = level.input_len / pace.prefill_tok_s
+    steps = count * (level.output_len - 1) / users
+    beside = count * math.ceil(level.input_len / CHUNK) * (users - 1) / users
+    busy_s = count * read_s + max(0.0, steps - beside) * pace.step_s(users)
+    alone_s = read_s + level.output_len * pace.step_s(1)
     if level.request_rate is not None:
-        busy_s = max(busy_s, level.num_prompts / level.request_rate)
-    return busy_s if level.duration_s is None else min(busy_s, level.duration_s)
+        busy_s = max(busy_s, count / level.request_rate + alone_s)
+    if level.duration_s is not None:
+        busy_s = min(busy_s, level.duration_s)
+    return busy_s + (alone_s if warm_up else 0.0)

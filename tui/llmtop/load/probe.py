@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +18,7 @@ from llmtop.engines.models import ListedModel, listed
 from llmtop.load.completion import REFUSED, Outcome, Reply
 from llmtop.load.exchange import Exchange, Meter
 from llmtop.load.models import NoModel, candidates, choice, names
-from llmtop.load.plan import ROUTES, Level, Plan, Route
+from llmtop.load.plan import CHUNK, ROUTES, Level, Pace, Plan, Route
 from llmtop.load.prompts import PAGE, Profile, Prompts, single_token_words
 from llmtop.net.connection import Connector, fetch
 
@@ -28,6 +29,7 @@ _ANSWER_S = 5.0
 _TRIED_MODELS = 3
 _SHORT = 64  # tokens: a prompt so short is not worth a calibration
 _SEVERAL = 1.1  # tokens per chunk
+_MEASURED_USERS, _MEASURED_TOKENS = 32, 12
 
 
 class PreflightError(RuntimeError):
@@ -171,10 +173,27 @@ class Probe:
         output_len = min((level.output_len for level in self.plan.levels), default=_OUTPUT_LEN)
         return Level("preflight", 1, 1, _INPUT_LEN, min(output_len, _OUTPUT_LEN))
 
-    async def _complete(self, profile: Profile, text: str | None = None) -> Exchange:
-        """One small request, with `text` for its prompt."""
-        prompts, level = Prompts(self.plan, profile), self._level()
-        body = json.loads(prompts.body(level, -1, 0)) | (prompts.prompt_of(text) if text is not None else {})
+    async def measure(self, profile: Profile) -> Pace | None:
+        """How fast an idle server is: one request with a long prompt, then several short ones at once."""
+        longest = min(CHUNK, max(level.input_len for level in self.plan.levels))
+        alone = await self._complete(profile, level=Level("alone", 1, 1, longest, _MEASURED_TOKENS))
+        one = _tpot(alone)
+        if one is None or alone.reply.times[0] <= alone.start_s:
+            return None
+        users = min(_MEASURED_USERS, max(level.concurrency for level in self.plan.levels))
+        short = Level("together", 1, 1, _INPUT_LEN, _MEASURED_TOKENS)
+        together = await asyncio.gather(*(self._complete(profile, level=short, number=n) for n in range(1, users + 1)))
+        several = [step for exchange in together if (step := _tpot(exchange)) is not None]
+        prefill = (alone.reply.prompt_tokens or longest) / (alone.reply.times[0] - alone.start_s)
+        more = ((users, statistics.median(several)),) if users > 2 and several else ()
+        return Pace(prefill, ((1, one), *more))
+
+    async def _complete(
+        self, profile: Profile, text: str | None = None, level: Level | None = None, number: int = 0
+    ) -> Exchange:
+        """One small request, with `text` for its prompt or of the size of `level`."""
+        prompts, level = Prompts(self.plan, profile), level or self._level()
+        body = json.loads(prompts.body(level, -1, number)) | (prompts.prompt_of(text) if text is not None else {})
         if profile.stream_usage:
             body["stream_options"]["continuous_usage_stats"] = True
         connection = await self.connector.open()
@@ -238,3 +257,10 @@ def _no_route(api: Route, status: int, words: str) -> bool:
     """Whether an answer means that there is no such route, or one that wants the other one's body."""
     other = "messages" if api == "completions" else "prompt"
     return status in (404, 405, 501) or other in words
+
+
+def _tpot(exchange: Exchange) -> float | None:
+    """Seconds per token of the second half of an answer, when all that came together are decoding."""
+    times = exchange.reply.times
+    half = len(times) // 2
+    return (times[-1] - times[half]) / (len(times) - 1 - half) if len(times) >= _MEASURED_TOKENS // 2 else None

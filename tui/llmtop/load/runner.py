@@ -31,7 +31,7 @@ from llmtop.load.counters import CounterReader, ServerCounters
 from llmtop.load.events import Draining, Event, Finished, LevelDone, Preflighted, Warned
 from llmtop.load.files import RunFiles, new_directory, state_dir
 from llmtop.load.levelplay import LevelPlay, Watcher
-from llmtop.load.plan import Plan
+from llmtop.load.plan import Pace, Plan, estimate_s
 from llmtop.load.prompts import Profile
 from llmtop.load.results import LevelResult, RunResult
 from llmtop.load.scenarios import SCENARIOS, TooLong, cuts, fit
@@ -40,6 +40,7 @@ from llmtop.load.verdict import failure, judge, single_user
 from llmtop.net.connection import Connector, Origin, fetch
 
 GAIN = 1.05
+LONG = 100  # requests: a shorter run is over before its length is of interest
 _WORDS = 400
 DRAIN_S = 10.0
 
@@ -122,6 +123,7 @@ class LoadRun:
         self._results: list[LevelResult] = []
         self._files: RunFiles | None = None
         self._stop = asyncio.Event()
+        self._pace: Pace | None = None
         self._wanted_workers = 1
         self._failed: str | None = None  # why a worker ended the run
         self._before: ServerCounters | None = None
@@ -173,7 +175,19 @@ class LoadRun:
         if self._before is None:
             self._warn("no counters at /metrics: totals are not checked, queue and KV are unknown")
         self._settle(child)
-        self._emit(Preflighted(self._profile, self._before))
+        self._pace = await self._measured(child)
+        self._emit(Preflighted(self._profile, self._before, estimate_s(self.plan, self._pace)))
+
+    async def _measured(self, child: Child) -> Pace | None:
+        """How fast the server is, for the estimate of time: of one that is idle, and before a long run."""
+        before = self._before
+        if before is None or before.running or before.waiting or self._profile.trouble:
+            return None
+        if self.plan.requests() < LONG or self.plan.scenario == "soak":
+            return None
+        child.say(cmd="measure")
+        pace = (await child.hear("measured"))["pace"]
+        return rebuild(Pace, pace) if pace is not None else None
 
     def _settle(self, child: Child) -> None:
         """The plan as it will run, here and in the worker that already has one: its route, prompts that fit."""
@@ -227,7 +241,7 @@ class LoadRun:
     async def _level(self, index: int) -> LevelRaw:
         level = self.plan.levels[index]
         workers = await self._workers(self._workers_for(level.concurrency))
-        play = LevelPlay(self.plan, self._profile, index, workers, self._watcher, self._emit, self._files)
+        play = LevelPlay(self.plan, self._profile, index, workers, self._watcher, self._emit, self._files, self._pace)
         return replace(await play.run(), max_num_seqs=self._options.max_num_seqs or self._watcher.max_num_seqs)
 
     def _workers_for(self, concurrency: int) -> int:

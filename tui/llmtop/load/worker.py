@@ -1,8 +1,8 @@
 """The process that makes the load: `python -m llmtop.load.worker`.
 
-JSON lines on stdin: first `{"plan", "authorization", "parent", "tls"}`, then commands: `preflight`, `profile`,
-`plan`, `prepare` (a level), `go` (at a time), `stop`. JSON lines on stdout: `hello preflight ready req snap level
-error done`. It ends, and every connection with it, on `stop`, at the end of stdin, and with its parent.
+JSON lines on stdin: first `{"plan", "authorization", "parent", "tls"}`, then commands: `preflight`, `measure`,
+`profile`, `plan`, `prepare` (a level), `go` (at a time), `stop`. JSON lines on stdout: `hello preflight measured ready
+req snap level error done`. It ends, and every connection with it, on `stop`, at the end of stdin, and with its parent.
 """
 
 from __future__ import annotations
@@ -103,6 +103,8 @@ class Worker:
         match command.pop("cmd"):
             case "preflight":
                 self._start(self._preflight())
+            case "measure":
+                self._start(self._measure())
             case "profile":
                 self._profile = rebuild(Profile, command["profile"])
             case "plan":
@@ -142,6 +144,10 @@ class Worker:
     async def _preflight(self) -> None:
         self._profile = await Probe(self._plan, self._connector, self._headers).run()
         self._pipe.emit("preflight", profile=plain(self._profile))
+
+    async def _measure(self) -> None:
+        pace = await Probe(self._plan, self._connector, self._headers).measure(self._profile)
+        self._pipe.emit("measured", pace=plain(pace))
 
     async def _prepare(self, index: int, share: Share) -> None:
         self._index = index

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from llmtop.contract.snapshot import ServerView
 from llmtop.contract.units import UNKNOWN, duration
-from llmtop.load.plan import Pace, Plan, estimate_s
+from llmtop.load.plan import ROUTES, Api, Pace, Plan, estimate_s
 from llmtop.load.results import LevelResult
-from llmtop.load.scenarios import SCENARIOS, Options, TooLong, build, fit
+from llmtop.load.scenarios import SCENARIOS, Options, TooLong, build, cuts, fit
 from llmtop.load.verdict import BadLimit, parse_slo
 
 NAMES = tuple(SCENARIOS)
@@ -21,6 +21,7 @@ FIELDS = (
     ("rates", "Rate", "requests per second, one level each"),
     ("seconds", "Seconds", "per level at most"),
     ("slo", "Limits", "the sweet spot keeps them all"),
+    ("api", "Route", "auto, completions or chat"),
 )
 USED: Mapping[str, tuple[str, ...]] = {
     "sweep": ("users", "prompts", "input", "output", "slo"),
@@ -33,12 +34,11 @@ USED: Mapping[str, tuple[str, ...]] = {
     "burst": ("users", "input", "output", "slo"),
 }
 _ALL = tuple(name for name, _, _ in FIELDS)
-_BY_ITSELF = {"output": ("prompts", "output"), "context": ("prompts", "input"), "single": ("output",)}
 
 
 def used(scenario: str) -> tuple[str, ...]:
     """The fields that a scenario uses; all of them where nothing is said."""
-    return USED.get(scenario, _ALL)
+    return (*USED[scenario], "api") if scenario in USED else _ALL
 
 
 class BadField(Exception):
@@ -48,21 +48,43 @@ class BadField(Exception):
 def defaults(scenario: str) -> dict[str, str]:
     """What the fields say at first; an empty one leaves its value to the scenario."""
     plan = build(scenario, Plan("", ()), Options())
-    first = plan.levels[0]
-    values = {
-        "users": ",".join(dict.fromkeys(str(level.concurrency) for level in plan.levels)),
-        "prompts": str(first.num_prompts),
-        "input": str(first.input_len),
-        "output": str(first.output_len),
-        "rates": ",".join(f"{level.request_rate:g}" for level in plan.levels if level.request_rate is not None),
-        "seconds": f"{first.duration_s:g}" if first.duration_s else "",
+    levels = plan.levels
+    return {
+        "users": ",".join(dict.fromkeys(str(level.concurrency) for level in levels)),
+        "prompts": _common(level.num_prompts for level in levels),
+        "input": _common(level.input_len for level in levels),
+        "output": _common(level.output_len for level in levels),
+        "rates": ",".join(f"{level.request_rate:g}" for level in levels if level.request_rate is not None),
+        "seconds": _common(f"{level.duration_s:g}" for level in levels if level.duration_s),
         "slo": ",".join(f"{name}={limit:g}" for name, limit in plan.slo.items()),
+        "api": plan.api,
     }
-    return values | dict.fromkeys(_BY_ITSELF.get(scenario, ()), "")
+
+
+def _common(values: Iterable[object]) -> str:
+    """What all levels have alike; empty where they differ: the scenario then says it."""
+    found = {str(value) for value in values}
+    return found.pop() if len(found) == 1 else ""
 
 
 def plan_of(scenario: str, texts: Mapping[str, str], server: ServerView | None, seed: int) -> Plan:
-    """The plan that the fields ask for; raises `BadField`."""
+    """The plan that the fields ask for, with prompts that fit the model; raises `BadField`."""
+    plan = _asked(scenario, texts, server, seed)
+    try:
+        plan = fit(plan, server.max_model_len if server is not None else None)
+    except TooLong as error:
+        raise BadField(str(error)) from None
+    if problems := plan.problems():
+        raise BadField("; ".join(problems))
+    return plan
+
+
+def cut_note(scenario: str, texts: Mapping[str, str], server: ServerView | None) -> str | None:
+    """What does not fit the model, in words; None when all does. The fields must make a plan."""
+    return cuts(_asked(scenario, texts, server, 0), server.max_model_len if server is not None else None)
+
+
+def _asked(scenario: str, texts: Mapping[str, str], server: ServerView | None, seed: int) -> Plan:
     if server is None:
         raise BadField("no server is selected")
     text = {name: texts[name].strip() if name in used(scenario) else "" for name in texts}
@@ -78,33 +100,32 @@ def plan_of(scenario: str, texts: Mapping[str, str], server: ServerView | None, 
         request_rates=_numbers(text["rates"], "rate"),
         duration_s=_number(text["seconds"], "seconds"),
     )
-    base = Plan(server.url, (), model=server.model, seed=seed, slo=slo)
-    try:
-        plan = fit(build(scenario, base, options), server.max_model_len)
-    except TooLong as error:
-        raise BadField(str(error)) from None
-    if problems := plan.problems():
-        raise BadField("; ".join(problems))
-    return plan
+    routes: Mapping[str, Api] = {route: route for route in ROUTES}
+    if (api := routes.get(text.get("api") or "auto")) is None:
+        raise BadField(f"route: {text['api']!r} is none of {', '.join(ROUTES)}")
+    return build(scenario, Plan(server.url, (), model=server.model, api=api, seed=seed, slo=slo), options)
 
 
 def estimate(plan: Plan, server: ServerView | None, levels: Sequence[LevelResult] = ()) -> str:
     """About how long the plan takes, by what the server does now, or did in the levels of a test before."""
-    took = estimate_s(plan, _speed(plan, server, levels))
+    took = estimate_s(plan, _pace(server, levels))
     if took is None:
         return f"{UNKNOWN} (the server has answered nothing yet)"
-    return f"about {duration(took)} to {duration(2 * took)}"
+    return f"about {duration(took)}"
 
 
-def _speed(plan: Plan, server: ServerView | None, levels: Sequence[LevelResult]) -> Pace | None:
+def _pace(server: ServerView | None, levels: Sequence[LevelResult]) -> Pace | None:
     for level in sorted(levels, key=lambda level: level.concurrency):
         if level.ttft is not None and level.tpot is not None and level.tpot.mean_ms:
-            return Pace(level.input_len / level.ttft.mean_ms * 1000, level.tpot.mean_ms / 1000)
-    latency = server.latency if server is not None else None
-    if latency is None or not latency.itl.mean_s or not latency.ttft.mean_s:
+            return Pace(level.input_len / level.ttft.mean_ms * 1000, ((level.users, level.tpot.mean_ms / 1000),))
+    if server is None:
         return None
-    # TTFT under other people's load holds a wait of about its own length
-    return Pace(max(200.0, plan.levels[0].input_len / latency.ttft.mean_s / 2), latency.itl.mean_s)
+    latency, rates = server.latency, server.rates
+    read = rates.prompt_computed_tok_s or rates.prompt_tok_s
+    if not latency.itl.mean_s or not latency.ttft.mean_s or not read or not rates.requests_s:
+        return None
+    read_s = max(latency.ttft.mean_s - (latency.queue.mean_s or 0.0), 0.1 * latency.ttft.mean_s)
+    return Pace(read / rates.requests_s / read_s, ((max(1, server.running or 1), latency.itl.mean_s),))
 
 
 def _wholes(text: str, what: str) -> tuple[int, ...] | None:
