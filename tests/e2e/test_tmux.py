@@ -92,7 +92,7 @@ def test_every_core_number_at_80x24(tmux: Tmux) -> None:
         "TTFT",
         "ITL",
         "E2EL",
-        "limited by",
+        "●",
         "util",
     ):
         assert part in text
