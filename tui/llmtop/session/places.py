@@ -55,5 +55,5 @@ class Places:
 
 def _unknown(name: str) -> Node:
     shown = f"[{name}]" if name.count(":") > 1 else name
-    reason = f"memory of {shown} is not known here (ssh://{shown} reads it)"
+    reason = f"memory of {shown} is not known here: run llmtop there"
     return Node(name, local=False, state="unknown", reason=reason)
