@@ -11,7 +11,9 @@ from textual.command import CommandPalette
 
 from cranked_app import Session, session
 from fakes.snapshots import BUSY_SERVER, busy, three_servers
+from llmtop.load.plan import Plan
 from llmtop.ui.keys import KEYS, Key
+from llmtop.ui.load_state import LoadState
 from llmtop.ui.themes import THEMES
 from llmtop_widgets.statusbar import KeyBar
 
@@ -268,3 +270,18 @@ async def test_the_command_palette_runs_a_command_of_the_table() -> None:
         await s.press("ctrl+p", *"gpus")
         await s.press("enter", "enter")
         assert s.page == "gpus"
+
+
+async def test_a_running_load_test_is_a_badge_and_is_not_ended_by_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with session() as s:
+        await s.push(busy())
+        s.app.load.state = LoadState(Plan(BUSY_SERVER.url, ()))
+        monkeypatch.setattr(type(s.app.load), "running", property(lambda _: True))
+        monkeypatch.setattr(s.app.load, "leave", lambda **_: None)
+        await s.push(busy())
+        assert "LOAD" in s.rows[0]
+        await s.press("q")
+        assert s.app.is_running
+        assert "once more stops it and quits" in s.text
+        await s.press("q")
+        assert s.app.return_code == 0

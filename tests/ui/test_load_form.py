@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -206,3 +207,26 @@ def test_a_scenario_added_to_the_table_alone_has_a_form(monkeypatch: pytest.Monk
     assert set(used("nightly")) == set(texts)
     plan = plan_of("nightly", texts, BUSY_SERVER, seed=1)
     assert [level.concurrency for level in plan.levels] == [1, 4, 8, 16, 32]
+
+
+@pytest.mark.parametrize(
+    ("typed", "users", "tokens"),
+    [("1 4 8", (1, 4, 8), "2k"), ("1,4,8", (1, 4, 8), "2000"), ("1, 4  8", (1, 4, 8), "2K")],
+)
+def test_numbers_are_taken_as_people_type_them(typed: str, users: tuple[int, ...], tokens: str) -> None:
+    texts = defaults("sweep") | {"users": typed, "input": tokens}
+    plan = plan_of("sweep", texts, BUSY_SERVER, seed=1)
+    assert tuple(level.concurrency for level in plan.levels) == users
+    assert {level.input_len for level in plan.levels} == {2000}
+
+
+async def test_the_arrows_go_through_the_list_of_scenarios() -> None:
+    async with session((120, 40)) as s:
+        await s.push(idle())
+        await s.press("l")
+        assert all(row.title in s.text and row.shows[:20] in s.text for row in SCENARIOS.values())
+        assert re.search(r"▸ Concurrency sweep", s.text)
+        await s.press("down")
+        assert re.search(r"▸ Quick sweep", s.text)
+        await s.press("up", "up")
+        assert re.search(r"▸ Burst", s.text)

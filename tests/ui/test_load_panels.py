@@ -193,7 +193,7 @@ def test_a_level_boxed_in_time_names_no_goal() -> None:
 @pytest.mark.parametrize(("users", "cells", "rows"), [(1, 78, 22), (8, 78, 22), (64, 198, 48), (40, 118, 38)])
 def test_every_slot_has_a_lane_where_there_is_room(users: int, cells: int, rows: int) -> None:
     page = texts(running_page(running(users), VIEW, cells, rows))
-    assert f"{-(-users // 3)} wait, {users - -(-users // 3)} decode" in page[2]
+    assert f"{-(-users // 3)} wait, {users - -(-users // 3)} decode" in "".join(page)
     assert sum(len(re.findall(r"░ +wait", text)) for text in page[3:]) == -(-users // 3)
 
 
@@ -356,3 +356,22 @@ def test_the_earlier_run_is_the_latest_before_of_the_same_kind(tmp_path: Path) -
     found = earlier_run(tmp_path, now)
     assert found is not None
     assert found.path.name == "20260102-000000-sweep"
+
+
+@pytest.mark.parametrize("cells", [78, 118, 198])
+def test_the_answer_is_in_human_words_first_and_then_in_bars(cells: int) -> None:
+    page = texts(result_page(ended(*sweep()), VIEW, cells, 38))
+    assert page[1] == "8 USERS at once, each 11.8 tok/s, first word within 3.9 s (P99 of 64)"
+    assert page[2] == "16 users: first word after 7.8 s; your limit is 4.0 s"
+    bars = [row for row in page if " tok/s " in row and ("ok" in row or "✗" in row) and "█" in row]
+    assert len(bars) == 5
+    assert any("ok ★" in row for row in bars)
+    lengths = [row.count("█") for row in bars]
+    assert lengths == sorted(lengths)
+
+
+def test_the_users_of_a_running_level_stand_in_large_digits() -> None:
+    page = texts(running_page(running(8), VIEW, 118, 38))
+    assert [row[:3] for row in page[1:4]] == ["█▀█", "█▀█", "▀▀▀"]
+    assert "users at once" in page[1]
+    assert not any("users at once" in row for row in texts(running_page(running(8), VIEW, 78, 22)))

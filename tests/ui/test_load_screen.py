@@ -47,7 +47,8 @@ async def test_a_sweep_from_plan_to_comparison(demo: DemoProcess, tmp_path: Path
         await shows(s, "sweet spot 4", "server back to 0 running")
         assert "knee" in s.text
         assert "first fail c=16: P99 TTFT" in s.text
-        assert "c=16 fails: P99 TTFT" in s.text
+        assert re.search(r"4 USERS at once, each [\d.]+ tok/s, first word within \d+ ms \(P99 of 16\)", s.text)
+        assert re.search(r"16 users: first word after .*; your limit is 450 ms", s.text)
         assert "total tok/s" in s.text  # the curve
         assert all(name in s.text for name in ("c=2", "c=4", "c=16"))
         result = json.loads(next(state.glob("*/run.json")).read_text())

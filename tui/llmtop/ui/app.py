@@ -28,6 +28,7 @@ from llmtop_widgets.linetable import LineTable
 from llmtop_widgets.statusbar import KeyBar
 
 LEAST_LIST = (20, 8)
+SURE_S = 5.0  # in which the second key of leaving a load test must come
 INTERVALS_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -50,6 +51,7 @@ class LlmtopApp(Session):
     """What htop is for processes, for LLM serving."""
 
     TITLE = "llmtop"
+    _asked_to_leave = float("-inf")
     CSS_PATH = "llmtop.tcss"
     BINDINGS: ClassVar[list[BindingType]] = list(bindings())
     SCREENS: ClassVar = {
@@ -225,5 +227,10 @@ class LlmtopApp(Session):
             self.note(f"saved {name}")
 
     def action_leave(self) -> None:
-        """Quit."""
-        self.exit(return_code=0)
+        """Quit; a load test that runs is not ended by one key."""
+        now = time.monotonic()
+        if self._load_control is not None and self._load_control.running and now - self._asked_to_leave > SURE_S:
+            self._asked_to_leave = now
+            self.note("a load test runs: once more stops it and quits")
+        else:
+            self.exit(return_code=0)

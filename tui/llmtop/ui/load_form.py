@@ -129,20 +129,26 @@ def _pace(server: ServerView | None, levels: Sequence[LevelResult]) -> Pace | No
 
 
 def _wholes(text: str, what: str) -> tuple[int, ...] | None:
-    return tuple(value for part in text.split(",") if (value := _whole(part, what)) is not None) or None
+    return tuple(value for part in _parts(text) if (value := _whole(part, what)) is not None) or None
+
+
+def _parts(text: str) -> list[str]:
+    """What stands between commas or blanks."""
+    return text.replace(",", " ").split()
 
 
 def _numbers(text: str, what: str) -> tuple[float, ...] | None:
-    return tuple(value for part in text.split(",") if (value := _number(part, what)) is not None) or None
+    return tuple(value for part in _parts(text) if (value := _number(part, what)) is not None) or None
 
 
 def _whole(text: str, what: str) -> int | None:
     text = text.strip()
     if not text:
         return None
-    if not (text.isascii() and text.isdecimal() and int(text[:12]) > 0 and len(text) <= 12):
+    digits, times = (text[:-1], 1000) if text[-1] in "kK" else (text, 1)
+    if not (digits.isascii() and digits.isdecimal() and int(digits[:12]) > 0 and len(digits) <= 12):
         raise BadField(f"{what}: {text!r} is no whole number above 0")
-    return int(text)
+    return int(digits) * times
 
 
 def _number(text: str, what: str) -> float | None:

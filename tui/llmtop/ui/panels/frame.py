@@ -53,6 +53,8 @@ def header(view: View, cells: int) -> Line:
         marks.append(Span(f" {view.snapshot.simulation} ", "info"))
     if view.recording:
         marks.append(Span(f" {view.recording} ", "info" if view.recording.startswith("REPLAY") else "critical"))
+    if view.badge:
+        marks.append(Span(f" {view.badge} ", "accent"))
     if view.paused:
         marks.append(Span(" PAUSED ", "low"))
     if server is None:

@@ -15,14 +15,17 @@ from llmtop.ui.panels.load_table import level_table
 from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.view import View, fact, heading, pair
 from llmtop_widgets import glyphs
+from llmtop_widgets.bigtext import half_lines
 from llmtop_widgets.gauge import gauge_line
-from llmtop_widgets.text import Line, Span, beside, crop, fit_text, line, pack, spread, wrap
+from llmtop_widgets.text import Line, Span, beside, crop, fit, fit_text, line, pack, spread, width, wrap
 from llmtop_widgets.timechart import chart_lines, nice_ceiling
 
 LANE_STYLE = {"idle": "track", "wait": "low", "decode": "series1"}
 LANE = 12  # the narrowest lane that still shows a bar
 NARROW = 60
 BESIDE = 72
+LANES_BESIDE = 64  # with more slots they need the room
+LARGE_ROWS = 30  # from here on the users stand in large digits
 UPPER = 24  # rows of lanes and speeds at most
 DOTS = (5, 14)
 PHASES = {
@@ -35,7 +38,7 @@ PHASES = {
 
 def running_page(state: LoadState, view: View, cells: int, rows: int) -> list[Line]:
     """The level that runs: how far, who does what, speeds, first tokens, the server; finished levels below."""
-    lines = [_head(state, cells), _bar(state, cells)]
+    lines = [_head(state, cells), *_users(state, cells, rows), _bar(state, cells)]
     notes = [line(Span(" NOTE ", "info"), Span(f" {text}")) for text in state.warnings[-1:]]
     finished = _finished(state, cells, rows)
     room = rows - len(lines) - len(finished) - len(notes)
@@ -45,6 +48,23 @@ def running_page(state: LoadState, view: View, cells: int, rows: int) -> list[Li
         lines += _now(state, progress, view, cells, min(room - dots, UPPER))
         lines += _dots(state, cells, dots) if dots else []
     return [crop(content, cells) for content in (*lines, *finished, *notes)[:rows]]
+
+
+def _users(state: LoadState, cells: int, rows: int) -> list[Line]:
+    """The users of the level in large digits, with the levels of the plan beside them."""
+    progress = state.progress
+    if progress is None or rows < LARGE_ROWS or cells < NARROW or len(progress.lanes) > LANES_BESIDE:
+        return []
+    level = progress.level
+    asked = level.concurrency if level.request_rate is None else level.request_rate
+    digits = half_lines(f"{asked:g}", "bold accent")
+    wide = max(map(width, digits)) + 2
+    unit = "users at once" if level.request_rate is None else "requests a second"
+    names = [(other.name, "bold" if other.name == level.name else "label") for other in state.plan.levels]
+    plan = [span for name, style in names for span in (Span(name, style), Span("  "))]
+    left = f"{duration(progress.eta_s)} left" if progress.eta_s is not None else ""
+    notes = [line(Span(unit, "label")), tuple(plan), line(Span(left, "label"))]
+    return [crop((*fit(row, wide), *note), cells) for row, note in zip(digits, notes, strict=True)]
 
 
 def _finished(state: LoadState, cells: int, rows: int) -> list[Line]:

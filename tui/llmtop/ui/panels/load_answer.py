@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from llmtop.contract.units import UNKNOWN, count
+from llmtop.contract.units import UNKNOWN, count, rate, seconds
 from llmtop.load.compare import compare
 from llmtop.load.earlier import Earlier
 from llmtop.load.results import LevelResult, RunResult
-from llmtop.load.verdict import CRITERIA
+from llmtop.load.verdict import CRITERIA, failure
 from llmtop.ui.load_state import LoadState
 from llmtop.ui.panels.load_table import comparison_table, level_table, verdict_marks
 from llmtop.ui.panels.view import View, heading
 from llmtop_widgets import glyphs
 from llmtop_widgets.curve import Limit, Point, scatter_lines
+from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, beside, crop, line, spread, width, wrap
 
 CURVE_LEAST, CURVE_MOST = 7, 16
 DOUBTS = 3  # lines that the curve leaves to them
 WIDE = 90
+SERIOUS = ("errors", "ended early", "token mismatch", "client limited")  # doubts that come first
 FAR = 4  # a limit so many times above all points would press them to the floor
 
 
@@ -54,13 +56,73 @@ def _no_result(state: LoadState, cells: int) -> list[Line]:
 
 
 def _answer(result: RunResult, cells: int, rows: int) -> list[Line]:
-    """The words, the verdict and the table; of many levels the last ones."""
-    words = wrap(result.words, cells)
+    """The answer in words, its bars where there is room, the verdict and the table; of many levels the last ones."""
+    words = _human(result) or wrap(result.words, cells)
     lines = [heading("Answer", cells, "interrupted" if result.interrupted else "")]
-    lines += [line(Span(text, "bold" if place == 0 else "")) for place, text in enumerate(words)]
-    lines.append(_verdict(result))
+    lines += [crop(line(Span(text, "bold" if place == 0 else "")), cells) for place, text in enumerate(words)]
     head, *levels = level_table(result.levels, cells, result.slo, verdict_marks(result)) or [()]
+    bars = _bars(result, cells)
+    if bars and len(lines) + len(bars) + len(levels) + 4 + DOUBTS <= rows:
+        lines += [(), *bars, ()]
+    lines.append(_verdict(result))
     return [*lines, (), head, *levels[-max(1, rows - len(lines) - 4) :]] if levels else lines
+
+
+def _human(result: RunResult) -> list[str]:
+    """What a sweep found, as one would say it; nothing where the run has no such answer."""
+    sweet = next((level for level in result.levels if level.load == result.sweet_spot), None)
+    if sweet is None or sweet.ttft is None:
+        return []
+    least = "AT LEAST " if result.at_least else ""
+    first = seconds(sweet.ttft.p99_ms / 1000)
+    said = [
+        f"{least}{_users(sweet, True)} at once, each {rate(sweet.user_tok_s)} tok/s, "
+        f"first word within {first} (P99 of {sweet.completed})"
+    ]
+    fail = result.first_fail
+    level = next((level for level in result.levels if fail is not None and level.level == fail.level), None)
+    if fail is None or level is None:
+        return [*said, "every level keeps your limits: more may fit" if result.slo else "no limits were asked"]
+    criterion = CRITERIA[fail.criterion]
+    what = "first word after" if fail.criterion == "ttft_p99" else criterion.words
+    limit = "" if fail.criterion == "errors" else f"; your limit is {criterion.show(fail.limit)}"
+    reason = f" ({fail.reason})" if fail.reason else ", the first wave alone" if fail.burst_only else ""
+    return [*said, f"{_users(level, False)}: {what} {criterion.show(fail.value)}{reason}{limit}"]
+
+
+def _users(level: LevelResult, loud: bool) -> str:
+    """`8 users`, `2 requests a second`."""
+    unit = "requests a second" if level.request_rate is not None else "user" if level.load == 1 else "users"
+    return f"{level.load:g} {unit.upper() if loud else unit}"
+
+
+def _bars(result: RunResult, cells: int) -> list[Line]:
+    """A bar of tok/s per level, its first word, and whether it keeps the limits; only where levels differ in load."""
+    levels = [level for level in result.levels if level.completed]
+    if (result.sweet_spot is None and result.first_fail is None) or len({level.load for level in levels}) < 2:
+        return []
+    most = max(level.tok_s for level in levels) or 1.0
+    unit = "req/s" if levels[0].request_rate is not None else "users"
+    bar = max(8, min(48, cells - 52))
+    lines: list[Line] = []
+    for place, level in enumerate(levels):
+        fail = failure(level, result.slo)
+        word = CRITERIA[fail.criterion].words if fail else "ok"
+        star = f" {glyphs.current().star}" if level.load == result.sweet_spot else ""
+        first = seconds(level.ttft.p99_ms / 1000) if level.ttft else UNKNOWN
+        sign = f"{glyphs.current().cross} " if fail else ""
+        lines.append(
+            line(
+                Span(f"{unit if not place else '':<6}", "label"),
+                Span(f"{level.load:>5g} ", "bold" if star else ""),
+                *gauge_line(level.tok_s / most, bar, "low" if fail else "bar", track="axis"),
+                Span(f"{rate(level.tok_s):>7}"),
+                Span(" tok/s ", "label"),
+                Span(f"{first:>8}  "),
+                Span(f"{sign}{word}{star}", "low" if fail else "ok"),
+            )
+        )
+    return lines
 
 
 def _verdict(result: RunResult) -> Line:
@@ -122,6 +184,7 @@ def _doubts(state: LoadState, result: RunResult) -> list[tuple[str, str]]:
         for flag in level.flags:
             reasons.setdefault(flag.name, []).append((level.level, flag.reason))
     found += [(name, _shared(said, len(levels))) for name, said in reasons.items()]
+    found.sort(key=lambda doubt: SERIOUS.index(doubt[0]) if doubt[0] in SERIOUS else len(SERIOUS))
     return [*found, *(("note", text) for text in state.warnings)]
 
 

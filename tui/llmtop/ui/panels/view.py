@@ -60,6 +60,7 @@ class View:
     paused: bool = False
     recording: str | None = None
     note: str | None = None
+    badge: str | None = None  # what goes on behind the page: a load test
     age_s: float = 0.0
 
     @property

@@ -16,6 +16,7 @@ from textual.widgets import Input, Label
 from textual.widgets.input import Selection
 
 from llmtop.contract.settings import Target
+from llmtop.contract.units import UNKNOWN
 from llmtop.load import safety
 from llmtop.load.earlier import Earlier, earlier_run
 from llmtop.load.files import state_dir
@@ -30,13 +31,15 @@ from llmtop.ui.panels.load import plan_lines, running_page
 from llmtop.ui.panels.load_answer import comparison_page, result_page
 from llmtop.ui.panels.view import View, heading
 from llmtop.ui.screens.base import ViewScreen, finish
+from llmtop_widgets import glyphs
 from llmtop_widgets.linepanel import LinePanel
 from llmtop_widgets.statusbar import KeyBar, KeyHint
-from llmtop_widgets.text import Line, Span, line, wrap
+from llmtop_widgets.text import Line, Span, crop, line, spread, width, wrap
 
 if TYPE_CHECKING:
     from llmtop.ui.app import LlmtopApp
 
+LIST_ROWS = 34  # from here on the scenarios are a list
 CLICKED: Mapping[str, str] = {
     **{row.shown or row.keys[0]: row.action for row in LOAD_KEYS},
     "Tab": "focus_next",
@@ -169,21 +172,39 @@ class LoadScreen(ViewScreen):
             return comparison_page(state, self._earlier, cells, rows)
         return result_page(state, view, cells, rows, self._said)
 
-    def _scenario_lines(self, view: View, cells: int) -> list[Line]:
-        chosen = SCENARIOS[self.scenario]
-        place = f"F6: {NAMES.index(self.scenario) + 1} of {len(NAMES)}"
-        return [
-            heading("Load test", cells, view.server.url if view.server else "no server"),
-            line(
-                Span("Scenario   ", "label"),
-                Span(chosen.title, "bold"),
-                Span(f"  {place}  ", "key"),
-                Span(chosen.shows, "dim"),
-            ),
-        ]
+    def _scenario_lines(self, view: View, cells: int, rows: int) -> list[Line]:
+        """The scenarios as a list with what each shows and takes; where there is no room, the chosen one."""
+        head = heading("Load test", cells, view.server.url if view.server else "no server")
+        if rows < LIST_ROWS:
+            chosen = SCENARIOS[self.scenario]
+            place = f"F6: {NAMES.index(self.scenario) + 1} of {len(NAMES)}"
+            label = (Span("Scenario   ", "label"), Span(chosen.title, "bold"), Span(f"  {place}  ", "key"))
+            return [head, line(*label, Span(chosen.shows, "dim"))]
+        return [head, *(self._scenario_line(name, view, cells) for name in NAMES), ()]
+
+    def _scenario_line(self, name: str, view: View, cells: int) -> Line:
+        chosen, row = name == self.scenario, SCENARIOS[name]
+        label = "Scenario   " if name == NAMES[0] else " " * 11
+        sign = f"{glyphs.current().cursor} " if chosen else "  "
+        style, quiet = ("bold", "") if chosen else ("", "dim")
+        left = line(Span(label, "label"), Span(f"{sign}{row.title:<18}", style), Span(f" {row.shows}", quiet))
+        right = line(Span(self._takes(name, view), quiet or "value"))
+        return spread(crop(left, max(0, cells - width(right) - 1)), right, cells)
+
+    def _takes(self, name: str, view: View) -> str:
+        """About how long a scenario takes as it stands in the table; empty where that is not known."""
+        if view.server is None:
+            return ""
+        try:
+            plan = plan_of(name, defaults(name), view.server, self._seed)
+        except BadField:
+            return ""
+        text = self._estimate(plan, view)
+        return "" if text.startswith(UNKNOWN) else text
 
     def _plan_page(self, view: View, cells: int) -> list[Line]:
-        scenario = self._scenario_lines(view, cells)
+        scenario = self._scenario_lines(view, cells, self.size.height)
+        self.query_one("#scenario", LinePanel).styles.height = len(scenario)
         self.query_one("#scenario", LinePanel).set_lines(finish((Span(" "), *content) for content in scenario))
         said = [line(Span(" NOTE ", "info"), Span(f" {text}")) for text in wrap(self._said, cells - 7)]
         try:
@@ -198,7 +219,7 @@ class LoadScreen(ViewScreen):
         question = asked.questions[0]
         keys = "y yes   n no" if question.kind == "yes" else "Enter: start   Esc: no"
         return [
-            *self._scenario_lines(view, cells),
+            *self._scenario_lines(view, cells, 0),
             *plan_lines(asked.plan, self._estimate(asked.plan, view), (), cells),
             *self._above_cap(asked.plan, view),
             (),
