@@ -29,7 +29,7 @@ LLMTOP = Path(sys.executable).with_name("llmtop")
 SYNC_QUERY, SYNC_ANSWER = b"\x1b[?2026$p", b"\x1b[?2026;2$y"
 # seconds after the start, what is pressed, and the words of the page that it opens
 SCRIPT = (
-    (0.0, "", ("KV cache", "Memory", "Queue", "Throughput", "Latency", "limited by")),
+    (0.0, "", ("KV cache", "Memory", "Queue", "Throughput", "Latency", "HEADROOM", "TOK/S")),
     (25.0, "e", ("server", "engine", "TTFT p95")),
     (30.0, "g", ("NVIDIA GB10", "throttled by")),
     (35.0, "v", ("tokens per second", "users served")),

@@ -37,7 +37,7 @@ from llmtop.ui.source import Live
 from llmtop.warmup.log_source import follow_file
 
 HERE = Path(__file__).parent
-DARK, LIGHT = "textual-dark", "textual-light"
+DARK, LIGHT = "llmtop", "llmtop-light"
 PORT = 8000
 PATIENCE_S = 600.0
 
@@ -51,7 +51,7 @@ class Shot:
     says: tuple[str, ...]
 
 
-PANELS = ("KV cache", "Memory", "Queue", "Throughput", "Latency", "GPU 0", "limited by", "TTFT", "headroom", "Quit")
+PANELS = ("KV CACHE", "HEADROOM", "QUEUE", "TOK/S", "Memory", "Throughput", "Latency", "GPU 0", "TTFT", "Quit")
 FIGURES = ("tokens per second", "users served", "KV cache", "headroom, GiB", "now")
 SHOTS = (
     Shot("dashboard-dark", (120, 36), PANELS),

@@ -244,6 +244,5 @@ async def test_a_busy_screen_stays_within_its_byte_budget() -> None:
         per_frame = (terminal.shown.sent - before) / 30
         assert terminal.shown.cells() == terminal.stock.cells()
         assert per_frame <= 1400
-        assert (
-            terminal.stock.sent - stock_before
-        ) / 30 > 5 * per_frame  # rows that did not change are not drawn at all
+        # a panel already leaves out the rows that did not change, for the stock driver too
+        assert (terminal.stock.sent - stock_before) / 30 > 6 * per_frame

@@ -15,6 +15,7 @@ from llmtop.commands.text import table
 from llmtop.commands.warmup import add_arguments as warmup_arguments
 from llmtop.contract.settings import parse_target
 from llmtop.contract.snapshot import ServerView, Snapshot, State
+from llmtop.ui.themes import OWN
 
 ABBREVIATED = {
     "": ["--prometheus", "x"],
@@ -57,7 +58,7 @@ def test_a_theme_is_checked_without_a_screen(capsys: pytest.CaptureFixture[str])
 def test_the_themes_are_those_of_the_toolkit() -> None:
     from textual.app import App
 
-    assert list(THEMES) == sorted(App[None]().available_themes)
+    assert list(THEMES) == sorted([*App[None]().available_themes, *(theme.name for theme in OWN)])
 
 
 def test_a_failing_health_beside_a_good_page_is_not_healthy() -> None:

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from llmtop.contract.snapshot import Snapshot
 
 EXIT_OK, EXIT_UNHEALTHY, EXIT_USAGE, EXIT_CRASH = 0, 1, 2, 70
-THEMES = (  # of Textual, which is not imported to check a word
+THEMES = (  # of the screen, which is not imported to check a word
     *("ansi-dark", "ansi-light", "atom-one-dark", "atom-one-light", "catppuccin-frappe", "catppuccin-latte"),
-    *("catppuccin-macchiato", "catppuccin-mocha", "dracula", "flexoki", "gruvbox", "monokai", "nord", "rose-pine"),
+    *("catppuccin-macchiato", "catppuccin-mocha", "dracula", "flexoki", "gruvbox", "llmtop", "llmtop-light"),
+    *("llmtop-projector", "monokai", "nord", "rose-pine"),
     *("rose-pine-dawn", "rose-pine-moon", "solarized-dark", "solarized-light", "textual-dark", "textual-light"),
     "tokyo-night",
 )
