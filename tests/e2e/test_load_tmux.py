@@ -48,7 +48,9 @@ def test_a_sweep_from_the_key_to_the_answer(tmp_path: Path, columns: int, rows: 
         tmux.press("y")
         tmux.wait_text("1/2 c=2", "Client", "Server", "running", "o first wave", "F8 Stop")
         tmux.wait_text("2/2 c=8", "c=2 ", "P99 (n)")
-        text = tmux.wait_text("Answer", "sweet spot at least 8", "c=2 ", "c=8 ", "server back to 0 running", "F7 New plan")
+        text = tmux.wait_text(
+            "Answer", "sweet spot at least 8", "c=2 ", "c=8 ", "server back to 0 running", "F7 New plan"
+        )
         assert "every level keeps the limits, no limit found" in " ".join(text.split())
         assert all(len(row) <= columns for row in tmux.rows)
         assert text.isascii() == (term == "linux")
