@@ -12,6 +12,7 @@ from llmtop.contract.snapshot import Event, Finding, Latency, LatencySet, Node, 
 from llmtop.session.history import History
 from llmtop.ui.panels.frame import body, header, share_rows
 from llmtop.ui.panels.machine import pool_parts
+from llmtop.ui.panels.server import quantile_span
 from llmtop.ui.panels.verdict import verdict_line
 from llmtop.ui.panels.view import Scales, View
 from llmtop_widgets.linewidget import STYLE_NAMES
@@ -396,3 +397,32 @@ def test_a_server_that_never_answered_has_no_age() -> None:
     view = view_of(replace(busy(), servers=(ServerView("http://a:1"),)))
     assert "– " in plain(header(view, 80))
     assert "0 s ago" not in plain(header(view, 80))
+
+
+def test_a_chart_shows_columns_that_are_over_and_the_figure_beside_it_the_present() -> None:
+    history = History()
+    for second in range(5):  # columns of two seconds: 0-1, 2-3, and 4, which has only begun
+        history.push(replace(busy(), time=1000.0 + second, servers=(replace(BUSY_SERVER, running=second),)))
+    view = View(busy(), BUSY_SERVER, history, 2.0, Scales(), 1.0)
+    assert view.past(BUSY_SERVER.url, "running", 3) == [None, 1.0, 3.0]
+    assert replace(view, interval_s=2.0).past(BUSY_SERVER.url, "running", 3) == [1.0, 3.0, 4.0]
+
+
+def test_a_finding_that_comes_and_goes_does_not_move_all_panels() -> None:
+    loud, quiet = busy(), replace(busy(), findings=())
+    view = view_of(loud)
+    before = screen(view, (80, 24))
+    view.history.push(replace(quiet, time=view.history.now + 1))
+    after = screen(replace(view, snapshot=quiet), (80, 24))
+    assert [place for place, row in enumerate(after) if "──" in row] == [
+        place for place, row in enumerate(before) if "──" in row
+    ]
+    assert not after[-1].strip()
+    view.history.push(replace(quiet, time=view.history.now + 31))
+    assert screen(replace(view, snapshot=quiet), (80, 24))[-1].strip()
+
+
+def test_a_quantile_from_a_wide_bucket_has_the_figures_that_are_known() -> None:
+    wide = Quantile(0.11934, low_s=0.05, high_s=0.25)
+    assert quantile_span(wide, view_of(busy())).text.strip() == "≈120 ms"
+    assert quantile_span(replace(wide, low_s=0.119, high_s=0.12), view_of(busy())).text.strip() == "119 ms"

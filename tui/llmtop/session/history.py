@@ -142,14 +142,14 @@ class History:
             series = self._series[owner, name] = Series(fold)
         return series
 
-    def columns(self, owner: str, name: str, step: float, width: int) -> list[float | None]:
-        """A series for a chart; all gaps when it was never seen."""
+    def columns(self, owner: str, name: str, step: float, width: int, at: float | None = None) -> list[float | None]:
+        """A series for a chart, the newest column holding `at` (or now); all gaps when it was never seen."""
         series = self._series.get((owner, name))
-        return [None] * width if series is None else series.columns(step, self.now, width)
+        return [None] * width if series is None else series.columns(step, self.now if at is None else at, width)
 
-    def marks_in(self, step: float, width: int) -> tuple[list[int], list[str]]:
-        """The columns of a chart in which marks fall, and the text of the last mark of each."""
-        first = int(self.now // step) - width + 1
+    def marks_in(self, step: float, width: int, at: float | None = None) -> tuple[list[int], list[str]]:
+        """The columns of the same chart in which marks fall, and the text of the last mark of each."""
+        first = int((self.now if at is None else at) // step) - width + 1
         texts = {int(t // step) - first: mark.text for t, mark in self.marks}
         places = sorted(place for place in texts if 0 <= place < width)
         return places, [texts[place] for place in places]

@@ -95,6 +95,7 @@ def body(view: View, cells: int, rows: int) -> list[Line]:
         lines = [*head, *_compact(view, inner, max(0, rows - 1 - len(foot)))]
     else:
         foot = footer_lines(view, inner, max(2, rows // 8))
+        foot = [()] * (view.scales.rows("footer", len(foot), view.history.now) - len(foot)) + foot
         head += _strip(view, inner, rows)
         lines = head + _grid(view, inner, rows - len(head) - len(foot), _layout(cells, rows))
     room = max(0, rows - len(foot))

@@ -105,7 +105,7 @@ def _speed(view: View, server: ServerView, trend: int) -> Tile:
 def _past(view: View, owner: str, name: str, columns: int) -> list[float | None]:
     """A trend is longer than a chart, and moves less."""
     step = next((step for step in STEPS_S if step >= SLOWER * view.step_s), STEPS_S[-1])
-    return view.history.columns(owner, name, step, columns)
+    return view.past(owner, name, columns, step)
 
 
 def _share(view: View, name: str, values: Sequence[float | None], least: float) -> list[float | None]:

@@ -53,7 +53,7 @@ def _used_chart(view: View, pool: Pool, cells: int, rows: int) -> list[Line]:
     total = float(pool.total_bytes or 1)
 
     def used(columns: int) -> list[float | None]:
-        free = view.history.columns(pool_series(pool), "headroom", view.step_s, columns)
+        free = view.past(pool_series(pool), "headroom", columns)
         return [None if value is None else max(0.0, total - value) for value in free]
 
     least = None if pool.low_water_bytes is None else total - pool.low_water_bytes

@@ -71,8 +71,8 @@ def _queue_chart(view: View, url: str, cells: int, rows: int) -> list[Line]:
     if rows < 1:
         return []
     columns, height = plot_size(cells, rows)
-    running = view.history.columns(url, "running", view.step_s, columns)
-    waiting = view.history.columns(url, "waiting", view.step_s, columns)
+    running = view.past(url, "running", columns)
+    waiting = view.past(url, "waiting", columns)
     both = [None if a is None else a + (b or 0.0) for a, b in zip(running, waiting, strict=True)]
     top = view.scales.top(f"{url}/queue", both, 4.0)
 
@@ -155,8 +155,8 @@ def _latency_chart(view: View, url: str, cells: int, rows: int) -> list[Line]:
     if rows < 3:
         return []
     columns, height = plot_size(cells, rows)
-    p50 = view.history.columns(url, "ttft_p50", view.step_s, columns)
-    p95 = view.history.columns(url, "ttft_p95", view.step_s, columns)
+    p50 = view.past(url, "ttft_p50", columns)
+    p95 = view.past(url, "ttft_p95", columns)
     top = view.scales.top(f"{url}/ttft", [*p50, *p95], 0.1)
 
     def draw() -> list[Line]:
@@ -180,7 +180,7 @@ def _latency_row(label: str, row: Latency, view: View, wide: bool, server: Serve
     spans = [Span(f"{label:<6}", "label"), Span(f"{seconds(row.mean_s):>8}", view.value)]
     spans += [quantile_span(value, view) for value in (row.p50, row.p95, row.p99)]
     if wide:
-        spans.append(Span(f"{count(row.n):>8}", "label"))
+        spans.append(Span(f"{count(row.n) if (row.n or 0) < 1000 else si(row.n):>8}", "label"))
     return tuple(spans)
 
 
@@ -188,7 +188,8 @@ def quantile_span(value: Quantile | None, view: View) -> Span:
     """A quantile in eight cells, with what marks it."""
     if value is None:
         return Span(f"{UNKNOWN:>8}", "label")
-    text = value.mark + seconds(value.value_s)
+    exact = "≈" not in value.mark  # of a wide bucket two figures are known, and those rarely
+    text = value.mark + seconds(value.value_s if exact else float(f"{value.value_s:.2g}"))
     text = text if len(text) < 8 else text.replace(" ", "")  # so that columns do not touch
     return Span(f"{text:>8}", "dim" if value.weak else view.value)
 

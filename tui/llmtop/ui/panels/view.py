@@ -25,17 +25,29 @@ STATE_STYLE = {
 }
 
 
+HOLD_S = 30.0
+
+
 @dataclass(slots=True)
 class Scales:
     """What charts keep from frame to frame: the steady tops of those without a natural one, and their lines."""
 
     keepers: dict[str, ScaleKeeper] = field(default_factory=dict)
     drawn: dict[str, tuple[tuple[object, ...], list[Line]]] = field(default_factory=dict)
+    held: dict[str, tuple[int, float]] = field(default_factory=dict)  # rows, and when so many were needed last
 
     def top(self, name: str, values: Sequence[float | None], minimum: float) -> float:
         """The top of the scale of a chart for the values now visible."""
         keeper = self.keepers.setdefault(name, ScaleKeeper(minimum))
         return keeper.update(max((value for value in values if value is not None), default=None))
+
+    def rows(self, name: str, needed: int, now: float) -> int:
+        """As many rows as are needed, and as were a moment ago: what comes and goes must not move all the rest."""
+        rows, when = self.held.get(name, (0, now))
+        if needed < rows and 0 <= now - when < HOLD_S:
+            return rows
+        self.held[name] = (needed, now)
+        return needed
 
     def once(self, name: str, key: tuple[object, ...], draw: Callable[[], list[Line]]) -> list[Line]:
         """What `draw` returns; the lines of before while the key is that of before: most frames change no column."""
@@ -67,6 +79,19 @@ class View:
     def known(self) -> bool:
         """Whether the server's values are those of a running engine, perhaps old ones."""
         return self.server is not None and (self.server.state.live or self.server.state is State.STALE)
+
+    def past(self, owner: str, name: str, columns: int, step_s: float | None = None) -> list[float | None]:
+        """So many columns of a series."""
+        step = step_s or self.step_s
+        return self.history.columns(owner, name, step, columns, self._over(step))
+
+    def marks(self, columns: int) -> tuple[list[int], list[str]]:
+        """The marks in so many columns, and their names."""
+        return self.history.marks_in(self.step_s, columns, self._over(self.step_s))
+
+    def _over(self, step: float) -> float:
+        """When the newest column ended that changes no more: the figures beside a chart are the present."""
+        return self.history.now if step <= self.interval_s else self.history.now - step
 
     @property
     def value(self) -> str:
@@ -123,7 +148,7 @@ def chart(view: View, owner: str, name: str, cells: int, rows: int, plot: Plot) 
     """The past of a series in `rows` rows."""
 
     def read(columns: int) -> list[float | None]:
-        return view.history.columns(owner, name, view.step_s, columns)
+        return view.past(owner, name, columns)
 
     return chart_of(view, f"{owner}/{name}", read, cells, rows, plot)
 
@@ -137,7 +162,7 @@ def chart_of(
     columns, height, _ = _shape(cells, rows, plot.axis)
     values = read(columns)
     top = view.scales.top(key, values, plot.minimum) if plot.hi is None else plot.hi
-    places, names = view.history.marks_in(view.step_s, columns)
+    places, names = view.marks(columns)
 
     def draw() -> list[Line]:
         lines = chart_lines(
