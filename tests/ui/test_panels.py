@@ -409,7 +409,8 @@ def test_a_chart_shows_columns_that_are_over_and_the_figure_beside_it_the_presen
 
 
 def test_a_finding_that_comes_and_goes_does_not_move_all_panels() -> None:
-    loud, quiet = busy(), replace(busy(), findings=())
+    quiet = replace(busy(), findings=())
+    loud = replace(busy(), findings=(Finding("swap", "warning", "the machine swaps"),))
     view = view_of(loud)
     before = screen(view, (80, 24))
     view.history.push(replace(quiet, time=view.history.now + 1))
