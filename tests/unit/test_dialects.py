@@ -181,6 +181,37 @@ def test_of_shards_the_lowest_of_each_rank_is_read() -> None:
     assert watched(page("0/0 0/1 0/2 0/3")).running == 3
     assert watched(page("0/0 1/1 2/2 3/3")).running == 12  # data-parallel attention: each has its own
     assert watched('sglang:num_running_reqs{tp_rank=""} 3\n').running == 3
+    assert (
+        watched("".join(f'sglang:num_running_reqs{{tp_rank="{n}",attn_tp_rank="{n}"}} 3\n' for n in range(4))).running
+        == 3
+    )
+
+
+def ended(engine: str, running: int, requests: int, tokens: int) -> str:
+    """A page of an engine whose token counters move when a request ends."""
+    names = {
+        "sglang": ("sglang:num_running_reqs", "sglang:num_requests_total", "sglang:{}_tokens_total"),
+        "tgi": ("tgi_batch_current_size", "tgi_request_success", "tgi_request_{}_sum"),
+        "trtllm": ("trtllm_num_requests_running", "trtllm_request_success_total", "trtllm_{}_tokens_total"),
+    }[engine]
+    kinds = ("generated_tokens", "input_length") if engine == "tgi" else ("generation", "prompt")
+    own = "".join(f"{names[2].format(kind)} {tokens}\n" for kind in kinds)
+    return f"{names[0]} {running}\n{names[1]} {requests}\n{own}"
+
+
+@pytest.mark.parametrize("engine", ["sglang", "tgi", "trtllm"])
+def test_counters_that_wait_for_the_end_tell_no_speed_before_many_ended(engine: str) -> None:
+    def speeds(*steps: tuple[int, int, int]) -> tuple[float | None, float | None]:
+        rates = watched(*(ended(engine, *step) for step in steps)).rates
+        return rates.generation_tok_s, rates.prompt_tok_s
+
+    assert speeds(*[(1, 5, 1000)] * 9) == (None, None)  # in the middle of a request: not 0
+    assert speeds(*[(1, 5, 1000)] * 8, (1, 6, 1600)) == (None, None)  # at its end: no spike of 18 s of work
+    assert speeds(*[(0, 5, 1000)] * 9) == (0.0, 0.0)
+    assert speeds((0, 5, 1000), *[(1, 5, 1000)] * 7, (0, 6, 1600)) == (75.0, 75.0)  # all of it in the window
+    assert speeds(*((2, 5 * n, 500 * n) for n in range(30))) == (500.0, 500.0)
+    slow = speeds(*((2, n // 2, 100 * (n // 2)) for n in range(60)))  # 5 end in 10 s, 30 in a minute
+    assert all(speed == pytest.approx(50.0, rel=0.05) for speed in slow)
 
 
 def test_llamacpp_prints_six_digits() -> None:
@@ -190,6 +221,8 @@ def test_llamacpp_prints_six_digits() -> None:
     pages = [page(f"{1.234e6 + int(0.07 * n) * 10:.6g}") for n in range(59)]  # 0.7 tok/s, ten at a time
     assert watched(*pages).rates.generation_tok_s == pytest.approx(0.7, rel=0.05)  # over 58 s; over 10 s it is 1
     assert watched(*pages[-12:]).rates.generation_tok_s is None  # one step says nothing of a speed
+    busy = [pages[0] + f"llamacpp:tokens_predicted_seconds_total {100 + n}\n" for n in range(3)]
+    assert watched(*busy).rates.generation_tok_s is None  # it worked, and its digits do not show how much
     idle = [one.replace("processing 1", "processing 0") for one in pages[-12:]]
     still = [idle[-1]] * 12
     assert watched(*pages, *still).rates.generation_tok_s == 0.0
@@ -201,6 +234,7 @@ def test_llamacpp_has_a_mean_time_between_tokens() -> None:
 
     itl = watched(page(100, 5.0), page(200, 7.0)).latency.itl
     assert (itl.n, itl.mean_s, itl.p50) == (100, 0.02, None)
+    assert watched(page(123_456_000, 9e4), page(123_457_000, 9e4 + 1)).latency.itl.mean_s is None  # one step of 1000
 
 
 # states

@@ -196,6 +196,11 @@ def test_errors_above_one_percent(rates: Rates, level: str | None, share: str) -
     assert all(f"{share} of the requests fail" in finding.text for finding in found)
 
 
+def test_errors_are_told_at_once_since_they_are_counted_over_a_window() -> None:
+    view = snapshot(replace(WELL, rates=Rates(1.0, requests_s=10.0, errors_s=1.0)))
+    assert [finding.id for finding in Findings().update(view, 0.0)] == [f"errors:{WELL.url}"]
+
+
 @pytest.mark.parametrize(
     ("now", "before", "level"),
     [(0.0, 0.43, "warning"), (0.05, 0.43, "info"), (0.3, 0.43, None), (0.0, 0.0, None), (None, 0.43, None)],

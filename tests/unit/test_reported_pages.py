@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from crank import FIXTURES, Crank, vllm_page
 from llmtop.contract.snapshot import ServerView, State
+from llmtop.engines.exposition import Exposition
+from llmtop.engines.page import read_page
 
 
 def reported(name: str) -> ServerView:
@@ -337,6 +341,19 @@ def test_a_restart_is_still_one() -> None:
         crank.feed(vllm_page(running=1, generation=float(tokens), start=start), float(n))
     view = crank.view()
     assert (view.restarts, view.servers_in_turn, view.rates.generation_tok_s) == (1, None, 90.0)
+
+
+def test_a_server_that_begins_anew_is_a_restart_whatever_its_clock_says() -> None:
+    pages = (
+        vllm_page(running=3, generation=1e6, prompt=2e6, start=1e9),
+        vllm_page(running=1, generation=500.0, prompt=1200.0, start=1e9 + 1000),
+    )
+    crank = Crank()
+    for n, body in enumerate(pages):
+        page = read_page(Exposition().parse(body), float(n))
+        assert page is not None
+        crank.take(replace(page, clock=1.7e9 + n), float(n))
+    assert (crank.view().restarts, crank.view().servers_in_turn) == (1, None)
 
 
 def test_one_server_again_has_rates_again() -> None:

@@ -163,7 +163,8 @@ def _sample(key: RowKey, row: _Row) -> RowSample:
         gauges.pop("generation_rate", None)  # a counter that moves while tokens come is better
     histograms = {name: _histogram(row, name) for name in row.buckets.keys() | (row.sums.keys() & row.counts.keys())}
     sleep, unread = _sleep_level(row.sleep), frozenset(row.unread)
-    return RowSample(key, gauges, counters, histograms, reasons, row.config, sleep, row.role, unread)
+    at_end = frozenset(name for name in counters if row.ranks[name][0] >= AT_END)
+    return RowSample(key, gauges, counters, histograms, reasons, row.config, sleep, row.role, unread, at_end)
 
 
 def _waiting(gauges: dict[str, float], row: _Row) -> dict[str, int]:

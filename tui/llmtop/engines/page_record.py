@@ -50,6 +50,7 @@ class RowSample:
     sleep_level: int | None = None  # None = the page does not say, 0 = awake
     role: str | None = None  # "prefill" or "decode" where the two are done by different engines
     unread: frozenset[str] = frozenset()  # gauges and counters that are there, as NaN or Inf
+    at_end: frozenset[str] = frozenset()  # counters that move only when a request ends
 
     @property
     def is_engine(self) -> bool:

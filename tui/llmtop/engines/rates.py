@@ -20,6 +20,7 @@ STALL_AFTER_S = 5.0
 STALL_AFTER_POLLS = 3
 STEPS_NEEDED = 20  # fewer are off by more than 5 %
 STEPS_AT_LEAST = 3
+OPEN_SHARE = 0.2  # of the requests that ended, at most, may the tokens be of another window
 RISE_S, RISE_POLLS, RISE_SURE = 15.0, 6, 0.95
 # any of these moving means that the engine works; a long prefill moves only the iteration count
 # what moves while an engine works and is no counter
@@ -160,17 +161,39 @@ class RowWindow:
             return 0.0
         return 10.0 ** (math.floor(math.log10(value)) + 1 - self._digits)
 
-    def too_coarse(self, signal: str, change: float | None) -> bool:
-        """Whether a counter rose, and by so few of its steps that this says nothing of its speed."""
-        step = self._step(self._points[-1].row.counters.get(signal, 0.0)) if self._points else 0.0
-        return step > 1.0 and change is not None and 0 < change < STEPS_AT_LEAST * step
+    def too_coarse(self, signal: str, change: float | None, *, worked: bool = False) -> bool:
+        """Whether a counter rose by so few of its steps that this says nothing of its speed; `worked`: it must have."""
+        value = self._points[-1].row.counters.get(signal, 0.0) if self._points else 0.0
+        return change is not None and (worked or change > 0) and self._few_steps(value, change)
+
+    def _few_steps(self, value: float, change: float) -> bool:
+        step = self._step(value)
+        return step > 1.0 and change < STEPS_AT_LEAST * step
 
     def rate(self, signal: str) -> float | None:
-        """A counter per second over the rate window; None where its digits say nothing of it."""
+        """A counter per second over the rate window; None where its digits, or requests that run, say nothing of it."""
+        if self._points and signal in self._points[-1].row.at_end:
+            return self._rate_of_ended(signal)
         change = self._change(signal, self.span_for(signal))
         if change is None or change[1] <= 0 or self.too_coarse(signal, change[0]):
             return None
         return change[0] / change[1]
+
+    def _rate_of_ended(self, signal: str) -> float | None:
+        """A counter that moves when a request ends, over the shortest window in which most of them began too."""
+        for window_s in (RATE_WINDOW_S, LATENCY_WINDOW_S):
+            base, change = self._base(window_s), self._change(signal, window_s)
+            if base is None or change is None or change[1] <= 0:
+                return None
+            at_its_ends = max(point.row.gauges.get("running", 0.0) for point in (base, self._points[-1]))
+            if at_its_ends <= OPEN_SHARE * self._ended(window_s):
+                return change[0] / change[1]
+        return None
+
+    def _ended(self, window_s: float) -> float:
+        """How many requests ended in the window, as far as anything tells."""
+        whole = self.histogram("e2e", window_s)
+        return max(self.delta("requests", window_s) or 0.0, whole.count if whole is not None else 0.0)
 
     def gauge_slope(self, signal: str) -> float | None:
         """How fast a gauge moved over the rate window, per second."""
@@ -204,7 +227,7 @@ class RowWindow:
             lost = old is None and signal in point.known.histograms
             change = None if lost else delta(new, old)
             if change is not None:
-                return change
+                return None if self._few_steps(new.count, change.count) else change
         return None
 
     def _since(self, base: _Point) -> Iterator[_Point]:

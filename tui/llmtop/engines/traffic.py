@@ -76,8 +76,10 @@ def generation_rate(window: RowWindow) -> float | None:
         return None if said < 0 else said if running else 0.0
     span = window.span_for("generation")
     busy, generated = window.delta("generation_busy_s", span), window.delta("generation", span)
-    if busy is None or window.too_coarse("generation", generated):
+    if busy is None:
         return window.rate("generation")
+    if window.too_coarse("generation", generated, worked=busy > 0):
+        return None
     if busy > 0 and generated is not None:
         return generated / busy
     return None if running else 0.0

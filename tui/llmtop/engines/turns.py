@@ -13,6 +13,7 @@ CLOCKS_APART_S = 60.0  # at most, those of two machines
 # without a clock a fall and a rise may be a restart and a fast start
 TURNS_NEEDED = 2
 LEAP = 1000.0  # tokens, steps and requests between two processes
+YOUNG = 0.05  # of what the one before had counted: so little is a start, whatever a clock says
 MOST_TOK_S = 1e5  # that one engine generates
 LONG_RUN = 5  # pages of one process in a row: whoever else was there is gone
 
@@ -100,6 +101,8 @@ class Turns:
             return True
         if started is None or newest.started is None:
             return newest.leapt(_counts(page), page.t)
+        if started > newest.started and _young(_counts(page), newest.counts):
+            return False
         return started < newest.started or (self._clock is not None and started < self._clock - CLOCKS_APART_S)
 
     def several(self) -> int | None:
@@ -121,6 +124,12 @@ class Turns:
         """Nobody answers: what comes next may be a restart of any of them."""
         self._seen.clear()
         self._turns.clear()
+
+
+def _young(counts: Counts, before: Counts) -> bool:
+    """Whether a process has hardly counted anything beside the one before it."""
+    both = [(counts[name], value) for name, value in before.items() if name in counts and value > 0]
+    return bool(both) and all(count <= YOUNG * value for count, value in both)
 
 
 def _began(page: Page) -> float | None:

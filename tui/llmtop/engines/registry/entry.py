@@ -13,7 +13,7 @@ from llmtop.engines.page_record import Page
 Fold = Literal["sum", "max", "min"]
 Keys = tuple[str, ...]  # one inside the other
 ANY = "*"
-AT_END = 20  # the rank of a counter that moves only when a request ends
+AT_END = 100  # the rank from which a counter moves only when a request ends
 # what every engine process has: it is a row of the page when these tell it apart
 ROW_GAUGES = frozenset({"running", "waiting", "kv_usage", "kv_capacity", "kv_used", "kv_total", "kv_blocks"})
 

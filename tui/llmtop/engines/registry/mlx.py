@@ -10,7 +10,7 @@ from llmtop.contract.units import clean
 from llmtop.engines.command_line import process
 from llmtop.engines.numbers import plain_number
 from llmtop.engines.page_record import Page, RowSample
-from llmtop.engines.registry.entry import Door, EngineEntry, counter, gauge, histogram
+from llmtop.engines.registry.entry import AT_END, Door, EngineEntry, counter, gauge, histogram
 
 VLLM_MLX = EngineEntry(
     "vllm-mlx",
@@ -18,8 +18,8 @@ VLLM_MLX = EngineEntry(
     (
         *gauge("running", "vllm_mlx_scheduler_running_requests"),
         *gauge("waiting", "vllm_mlx_scheduler_waiting_requests"),
-        *counter("prompt", "vllm_mlx_prompt_tokens_total"),
-        *counter("generation", "vllm_mlx_completion_tokens_total"),
+        *counter("prompt", "vllm_mlx_prompt_tokens_total", rank=AT_END),
+        *counter("generation", "vllm_mlx_completion_tokens_total", rank=AT_END),
         *gauge("prefix_rate", "vllm_mlx_cache_hit_rate"),
         *histogram("ttft", "vllm_mlx_inference_ttft_seconds"),
         *histogram("e2e", "vllm_mlx_inference_request_duration_seconds"),
@@ -48,7 +48,8 @@ def _mlx_vlm(body: bytes, t: float) -> Page | None:
         "requests": summary.get("requests_completed"),
     }
     model = server.get("loaded_model")
-    row = RowSample((clean(model) if isinstance(model, str) else "", "0"), _numbers(gauges), _numbers(counters))
+    name, ended = clean(model) if isinstance(model, str) else "", frozenset({"prompt", "generation"})
+    row = RowSample((name, "0"), _numbers(gauges), _numbers(counters), at_end=ended)
     return Page(t, MLX_VLM.name, (row,))
 
 

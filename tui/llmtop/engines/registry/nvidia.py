@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from llmtop.engines.command_line import process
-from llmtop.engines.registry.entry import EngineEntry, MetricSource, counter, gauge, histogram
+from llmtop.engines.registry.entry import AT_END, EngineEntry, MetricSource, counter, gauge, histogram
 
 NIM = EngineEntry(
     "nim",
@@ -58,7 +58,8 @@ DYNAMO = EngineEntry(
             *gauge("kv_block_tokens", "model_kv_cache_block_size", fold="max"),
             *gauge("max_model_len", "model_context_length", fold="max"),
             *gauge("max_num_seqs", "model_max_num_seqs", fold="max"),
-            *counter("generation", "output_tokens_total", "output_sequence_tokens_sum"),
+            *counter("generation", "output_tokens_total"),
+            *counter("generation", "output_sequence_tokens_sum", rank=AT_END),
             *counter("prompt", "input_tokens_total", "input_sequence_tokens_sum"),
             *counter("hits", "cached_tokens_sum"),
             *counter("queries", "input_sequence_tokens_sum"),

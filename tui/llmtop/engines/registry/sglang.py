@@ -40,14 +40,14 @@ SGLANG = EngineEntry(
         MetricSource("config", "sglang:cache_config_info", Kind.CONFIG),
         *gauge("max_model_len", "sglang:context_len", fold="max"),
         *gauge("max_num_seqs", "sglang:max_running_requests", fold="max"),
-        # the plain counter moves only when a request ends
+        # the plain counters move only when a request ends
         *counter("generation", "sglang:realtime_tokens_total", match=("mode", "decode")),
         *gauge("generation_rate", "sglang:gen_throughput"),
         *counter("generation", "sglang:generation_tokens_total", rank=AT_END),
-        *counter("prompt", "sglang:prompt_tokens_total"),
+        *counter("prompt", "sglang:prompt_tokens_total", rank=AT_END),
         *counter("computed", "sglang:realtime_tokens_total", match=("mode", "prefill_compute")),
-        *counter("hits", "sglang:cached_tokens_total"),
-        *counter("queries", "sglang:prompt_tokens_total"),
+        *counter("hits", "sglang:cached_tokens_total", rank=AT_END),
+        *counter("queries", "sglang:prompt_tokens_total", rank=AT_END),
         *gauge("prefix_rate", "sglang:cache_hit_rate"),
         *counter("preemptions", "sglang:num_retracted_requests_total"),
         *counter("requests", "sglang:num_requests_total"),
@@ -63,7 +63,7 @@ SGLANG = EngineEntry(
         *histogram("queue", "sglang:queue_time_seconds"),
     ),
     row_labels=("dp_rank",),
-    shard_labels=("pp_rank", "tp_rank", "moe_ep_rank"),
+    shard_labels=("pp_rank", "tp_rank", "moe_ep_rank", "moe_tp_rank", "attn_tp_rank", "attn_cp_rank"),
     door=Door(
         "/server_info",
         version=(("version",),),

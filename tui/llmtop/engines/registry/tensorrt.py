@@ -13,7 +13,17 @@ from typing import Any
 from llmtop.engines.command_line import process
 from llmtop.engines.numbers import plain_number
 from llmtop.engines.page_record import Page, RowSample
-from llmtop.engines.registry.entry import ANY, EngineEntry, Kind, MetricSource, Remedies, counter, gauge, histogram
+from llmtop.engines.registry.entry import (
+    ANY,
+    AT_END,
+    EngineEntry,
+    Kind,
+    MetricSource,
+    Remedies,
+    counter,
+    gauge,
+    histogram,
+)
 
 PROMETHEUS = "/prometheus/metrics"
 
@@ -71,12 +81,12 @@ TRTLLM = EngineEntry(
         *gauge("kv_total", "trtllm_kv_cache_max_blocks"),
         *gauge("kv_blocks", "trtllm_kv_cache_max_blocks"),
         *gauge("kv_block_tokens", "trtllm_kv_cache_tokens_per_block"),
-        *counter("generation", "trtllm_generation_tokens_total"),
-        *counter("prompt", "trtllm_prompt_tokens_total"),
+        *counter("generation", "trtllm_generation_tokens_total", rank=AT_END),
+        *counter("prompt", "trtllm_prompt_tokens_total", rank=AT_END),
         *counter("requests", "trtllm_request_success_total"),
         *counter("finished", "trtllm_request_success_total", by="finished_reason"),
-        *counter("hits", "trtllm_prompt_cached_tokens_total"),
-        *counter("queries", "trtllm_prompt_tokens_total"),
+        *counter("hits", "trtllm_prompt_cached_tokens_total", rank=AT_END),
+        *counter("queries", "trtllm_prompt_tokens_total", rank=AT_END),
         *gauge("prefix_rate", "trtllm_kv_cache_hit_rate"),
         *counter("drafted", "trtllm_spec_decode_num_draft_tokens_total"),
         *counter("accepted", "trtllm_spec_decode_num_accepted_tokens_total"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmtop.engines.command_line import process
-from llmtop.engines.registry.entry import Door, EngineEntry, Remedies, counter, gauge, histogram
+from llmtop.engines.registry.entry import AT_END, Door, EngineEntry, Remedies, counter, gauge, histogram
 
 TGI = EngineEntry(
     "tgi",
@@ -14,8 +14,8 @@ TGI = EngineEntry(
         *gauge("kv_capacity", "tgi_batch_max_total_tokens", fold="max"),
         *gauge("kv_used", "tgi_batch_current_max_tokens"),
         *gauge("kv_total", "tgi_batch_max_total_tokens", fold="max"),
-        *counter("generation", "tgi_request_generated_tokens_sum"),
-        *counter("prompt", "tgi_request_input_length_sum"),
+        *counter("generation", "tgi_request_generated_tokens_sum", rank=AT_END),
+        *counter("prompt", "tgi_request_input_length_sum", rank=AT_END),
         *counter("requests", "tgi_request_success"),
         *counter("finished:error", "tgi_request_failure"),
         *counter("iterations", "tgi_batch_inference_count", match=("method", "decode")),
