@@ -8,17 +8,17 @@ import pytest
 
 from cranked_app import session
 from fakes.snapshots import ALL, BUSY_SERVER, GIB, UNIFIED_POOL, busy, down, gh200, stale, unknown
-from llmtop.contract.snapshot import Rates, ServerView, Snapshot
-from llmtop.load.events import Finished
-from llmtop.load.plan import Plan
+from llmtop.contract.snapshot import Rates, ServerView, Snapshot, State
+from llmtop.load.events import Finished, Progress
+from llmtop.load.plan import Level, Plan
 from llmtop.load.results import LevelResult, RunResult
 from llmtop.session.history import History
 from llmtop.ui.load_state import LoadState
 from llmtop.ui.messages import LoadNews
-from llmtop.ui.panels.stage import Grid, best_grid, figures, stage_page
+from llmtop.ui.panels.stage import Grid, best_grid, figures, sentence, stage_page
 from llmtop.ui.panels.view import Scales, View
-from llmtop_widgets.bigtext import big_lines
 from llmtop_widgets.linewidget import STYLE_NAMES
+from llmtop_widgets.strokes import stroke_lines
 from llmtop_widgets.text import plain, width
 
 SIZES = [(60, 20), (80, 24), (100, 30), (120, 36), (200, 18), (200, 50), (250, 80)]
@@ -39,50 +39,29 @@ def page(view: View, size: tuple[int, int], moment: str | None = None) -> list[s
     return [plain(content) for content in stage_page(view, moment, *size)]
 
 
-def digits_below(rows: list[str], label: str, grid: Grid) -> str:
-    """The large digits below a label, read back from their pixels."""
+def shows(rows: list[str], label: str, text: str, most: int = 30) -> int:
+    """How high the large digits of `text` below a label are; 0 where they are not there."""
     top = next(number for number, row in enumerate(rows) if label in row)
-    left = rows[top].index(label)
-    heights = (grid.tall, grid.tall + grid.stretch) * 2 + (grid.tall,)
-    starts = [top + 1 + sum(heights[:number]) for number in range(5)]
-    bitmap = [rows[start][left:].ljust(300) for start in starts]
-    text, column = "", 0
-    while column < 150:
-        found = next((c for c in "0123456789.%–<k" if _is_at(bitmap, column, c, grid.wide)), None)
-        if found is None:
-            break
-        text, column = text + found, column + (len(big_lines(found, narrow=True)[0][0].text) + 1) * grid.wide
-    return text
-
-
-def _is_at(bitmap: list[str], column: int, character: str, wide: int) -> bool:
-    wanted = ["".join(pixel * wide for pixel in plain(row)) for row in big_lines(character, narrow=True)]
-    cells = len(wanted[0])
-    clear = all(row[column + cells : column + cells + wide].strip() == "" for row in bitmap)
-    return clear and [row[column : column + cells] for row in bitmap] == wanted
-
-
-def grid_of(view: View, size: tuple[int, int]) -> Grid:
-    """The grid that the page of this size uses: the thickest strokes that its digits show."""
-    rows = page(view, size)
-    top = next(number for number, row in enumerate(rows) if "users served" in row)
-    below = rows[top + 1 :]
-    left = rows[top].index("users served")
-    blank = next(number for number, row in enumerate(below) if not row.strip())
-    column = "".join("#" if row[left] != " " else " " for row in below[:blank])
-    wide = len(below[0][left:].split(" ")[0]) // 3
-    tall = len(column) // 5
-    return Grid(2, wide, tall, (len(column) - 5 * tall) // 2)
+    for high in range(most, 2, -1):
+        wanted = [plain(content) for content in stroke_lines(text, high)]
+        across, middle = len(wanted[0]), rows[top].index(label) + len(label) // 2
+        for skipped in range(3):
+            below = [row.ljust(400) for row in rows[top + 1 + skipped : top + 1 + skipped + high]]
+            for left in range(max(1, middle - across // 2 - 12), middle + 12):
+                place = slice(left, left + across)
+                alone = not any(row[left - 1].strip() or row[left + across].strip() for row in below)
+                if [row[place] for row in below] == wanted and alone:
+                    return high
+    return 0
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_the_four_figures_are_large_and_right(size: tuple[int, int]) -> None:
-    view = view_of(busy())
-    grid, rows = grid_of(view, size), page(view, size)
-    assert digits_below(rows, "tokens per second", grid) == "94"
-    assert digits_below(rows, "users served", grid) == "8"
-    assert digits_below(rows, "KV cache", grid) == "61%"
-    assert digits_below(rows, "headroom, GiB", grid) == "23.3"
+    rows = page(view_of(busy()), size)
+    figures = {"tokens per second": "94", "users served": "8", "KV cache": "61%", "headroom, GiB": "23.3"}
+    heights = {shows(rows, label, text) for label, text in figures.items()}
+    assert len(heights) == 1
+    assert heights.pop() >= min(4, size[1] // 5)
     assert "gpt-oss-120b" in "\n".join(rows[:3])
     assert "SERVING" in "\n".join(rows[:3])
     assert "now" in rows[-1]
@@ -91,11 +70,11 @@ def test_the_four_figures_are_large_and_right(size: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("cells", "rows", "grid"),
     [
-        (58, 14, Grid(2, 2, 1, 0)),
-        (78, 18, Grid(2, 2, 1, 1)),
-        (118, 23, Grid(2, 4, 2, 0)),
-        (198, 12, Grid(4, 3, 2, 0)),
-        (248, 55, Grid(2, 9, 5, 0)),
+        (58, 14, Grid(2, 4)),
+        (78, 18, Grid(2, 6)),
+        (118, 23, Grid(2, 9)),
+        (198, 12, Grid(4, 10)),
+        (248, 55, Grid(2, 25)),
     ],
 )
 def test_digits_grow_with_the_screen(cells: int, rows: int, grid: Grid) -> None:
@@ -148,13 +127,12 @@ def test_a_little_kv_cache_is_not_none(usage: float, shown: str) -> None:
 
 def test_a_long_number_shrinks_alone() -> None:
     view = view_of(of_server(rates=Rates(10.0, 12_440.0)))
-    rows = page(view, (120, 36))
-    assert digits_below(rows, "tokens per second", Grid(2, 3, 2, 0)) == "12.4k"
-    assert digits_below(rows, "KV cache", Grid(2, 4, 2, 0)) == "61%"
+    rows = page(view, (100, 36))
+    assert 0 < shows(rows, "tokens per second", "12.4k") < shows(rows, "KV cache", "61%")
 
 
 @pytest.mark.parametrize(
-    ("state", "word", "style"), [("low", "LOW", "low"), ("critical", "CRITICAL", "alarm"), ("ok", None, "value")]
+    ("state", "word", "style"), [("low", "LOW", "bold low"), ("critical", "CRITICAL", "alarm"), ("ok", None, "value")]
 )
 def test_tight_memory_is_a_word_and_a_colour(state: str, word: str | None, style: str) -> None:
     pool = replace(UNIFIED_POOL, state=state)  # type: ignore[arg-type]
@@ -184,6 +162,29 @@ def test_figures_of_a_stale_server_are_dimmed() -> None:
 def test_who_waits_is_said_only_when_somebody_does() -> None:
     assert "+3 waiting" in "\n".join(page(view_of(busy()), (120, 36)))
     assert "waiting" not in "\n".join(page(view_of(of_server(waiting=0)), (120, 36)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "8 users, 11.8 tok/s each, 3 wait  batch is full"),
+        ({"limited_by": "UNDERLOADED", "waiting": 0}, "8 users, 11.8 tok/s each, room for 10 more"),
+        ({"limited_by": None, "waiting": 0, "running": 1, "rates": Rates()}, "1 user, room for 10 more"),
+        ({"state": State.DOWN, "running": None}, "server down"),
+    ],
+)
+def test_a_sentence_says_how_it_goes(changes: dict[str, object], words: str) -> None:
+    told = plain(sentence(view_of(of_server(**changes))))
+    assert told.removeprefix("● ") == words
+
+
+def test_a_load_test_is_seen_on_the_stage() -> None:
+    levels = (Level("c=8", 8, 40, 512, 64), Level("c=16", 16, 80, 512, 64))
+    state = LoadState(Plan(BUSY_SERVER.url, levels))
+    state.progress = Progress(1, levels[1], 1.0, 20, 9, 0, 16, 500, 512.0, None, None, (), (), 0.5, 42.0)
+    view = replace(view_of(busy()), load=state)
+    text = "\n".join(page(view, (80, 24)))
+    assert "LOAD TEST   c=16, level 2 of 2, 42s left" in text
 
 
 def test_no_finding_reaches_the_stage() -> None:
@@ -230,12 +231,12 @@ async def test_the_stage_follows_the_figures_and_the_size() -> None:
     async with session((120, 36)) as s:
         await s.run(busy(), 3)
         await s.press("v")
-        assert digits_below(s.rows, "users served", Grid(2, 4, 2, 0)) == "8"
+        assert shows(s.rows, "users served", "8")
         await s.push(replace(of_server(running=17), time=busy().time + 4))
-        assert digits_below(s.rows, "users served", Grid(2, 4, 2, 0)) == "17"
+        large = shows(s.rows, "users served", "17")
         await s.pilot.resize_terminal(60, 20)
         await s.pilot.pause()
-        assert digits_below(s.rows, "users served", Grid(2, 2, 1, 0)) == "17"
+        assert 0 < shows(s.rows, "users served", "17") < large
 
 
 async def test_a_new_peak_is_announced_on_every_page() -> None:

@@ -195,24 +195,36 @@ def rate(t: float, speed: float | None, *marks: Mark, state: State = State.SERVI
 
 def test_the_peak_has_its_time() -> None:
     history = filled(rate(0, 50.0), rate(1, 90.0), rate(2, 60.0), rate(3, None))
-    assert (history.peaks[URL].value, history.peaks[URL].time) == (90.0, T0 + 1)
+    assert (history.peaks[URL, "generation"].value, history.peaks[URL, "generation"].time) == (90.0, T0 + 1)
 
 
 def test_a_mark_set_by_hand_begins_a_new_peak_and_no_other_does() -> None:
     history = filled(rate(0, 90.0), rate(1, 60.0, RESTART), rate(1, 60.0, LEVEL))
-    assert history.peaks[URL].value == 90.0
+    assert history.peaks[URL, "generation"].value == 90.0
     history.push(rate(2, 40.0, MARK))
-    assert history.peaks[URL].value == 40.0
+    assert history.peaks[URL, "generation"].value == 40.0
+
+
+def test_the_users_and_the_cache_have_peaks_too() -> None:
+    history = filled(*(snapshot(second, running=second, kv_usage=1.0 - second / 4) for second in range(3)))
+    assert (history.peak(URL, "running"), history.peak(URL, "kv"), history.peak(URL)) == (2.0, 1.0, None)
+
+
+def test_tokens_served_are_the_rates_added_up_since_the_mark() -> None:
+    history = filled(rate(0, 50.0), rate(1, 90.0), rate(3, 60.0), rate(4, 30.0, state=State.STALE), rate(900, 10.0))
+    assert history.served[URL] == 90.0 + 2 * 60.0
+    history.push(rate(901, 40.0, MARK))
+    assert history.served[URL] == 40.0
 
 
 def test_a_stale_rate_is_no_peak() -> None:
     history = filled(rate(0, 10.0), rate(1, 500.0, state=State.STALE))
-    assert history.peaks[URL].value == 10.0
+    assert history.peaks[URL, "generation"].value == 10.0
 
 
 def test_a_peak_of_zero_is_one_and_unknown_is_none() -> None:
-    assert filled(rate(0, 0.0)).peaks[URL].value == 0.0
-    assert URL not in filled(rate(0, None)).peaks
+    assert filled(rate(0, 0.0)).peaks[URL, "generation"].value == 0.0
+    assert filled(rate(0, None)).peak(URL) is None
 
 
 def test_latency_is_drawn_as_its_mean_and_p95() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmtop_widgets import Limit, Point, big_lines, big_width, plain, scatter_lines, width
+from llmtop_widgets import Limit, Point, half_lines, plain, scatter_lines, stroke_lines, stroke_width, width
 from llmtop_widgets.curve import short_number
 
 
@@ -57,25 +57,32 @@ def test_short_number(value: float, text: str) -> None:
     assert short_number(value) == text
 
 
-def test_big_digits() -> None:
-    assert [plain(row) for row in big_lines("4.2k", narrow=True)] == [
-        "█ █   ███ █  ",
-        "█ █     █ █ █",
-        "███   ███ ██ ",
-        "  █   █   █ █",
-        "  █ █ ███ █ █",
+def test_digits_of_a_headline() -> None:
+    assert [plain(row) for row in half_lines("4.2k")] == ["█ █   ▀▀█ █ ▄", "▀▀█   █▀▀ █▀▄", "  ▀ ▀ ▀▀▀ ▀ ▀"]
+
+
+def test_without_half_blocks_a_headline_is_text(ascii_glyphs: None) -> None:
+    assert [plain(row) for row in half_lines("94")] == ["", "94", ""]
+
+
+def test_large_digits_have_round_strokes() -> None:
+    assert [plain(row) for row in stroke_lines("1.8", 5)] == [
+        " ▗▄▄▖       ▟████▙",
+        "▐███▌       ██  ██",
+        "  ▐█▌       ██████",
+        "  ▐█▌       ██  ██",
+        "  ▐█▌   ██  ▀████▀",
     ]
 
 
-def test_taller_digits_keep_their_shape() -> None:
-    assert [plain(row) for row in big_lines("7", height=8)] == ["███████", *["     ██"] * 6]
+@pytest.mark.parametrize("rows", [3, 4, 7, 12, 25])
+def test_large_digits_fill_their_place(rows: int) -> None:
+    text = "12.8% <–k ?"
+    drawn = stroke_lines(text, rows)
+    assert len(drawn) == rows
+    assert {width(row) for row in drawn} == {stroke_width(text, rows)}
+    assert len({tuple(map(plain, stroke_lines(digit, rows))) for digit in "0123456789"}) == 10
 
 
-@pytest.mark.parametrize("height", [5, 7, 9])
-def test_big_width_is_the_width_of_every_row(height: int) -> None:
-    text = "12,345.6 % tok/s GiB ?"
-    assert {width(row) for row in big_lines(text, height=height)} == {big_width(text, height=height)}
-
-
-def test_ascii_digits(ascii_glyphs: None) -> None:
-    assert plain(big_lines("1", narrow=True)[1]) == "## "
+def test_large_digits_in_ascii(ascii_glyphs: None) -> None:
+    assert set("".join(map(plain, stroke_lines("24%", 6)))) == {"#", " "}

@@ -20,10 +20,8 @@ class Glyphs:
     shade_free: str
     blocks: tuple[str, ...]
     """Nine levels of a chart cell, filled from the bottom: blank first, full last."""
-    halves: str
-    """The upper and the lower half of a cell; empty when the set has none."""
-    corners: str
-    """A full cell without its upper left, upper right, lower left, lower right quarter; empty when there are none."""
+    quadrants: str
+    """A cell by the quarters that are full: upper left 1, upper right 2, lower left 4, lower right 8; or empty."""
     braille: bool
     """Whether cells of two by four dots can be drawn."""
     zero: str
@@ -71,8 +69,7 @@ UNICODE = Glyphs(
     shades=tuple("█▒▓▚▞"),
     shade_free="░",
     blocks=tuple(" ▁▂▃▄▅▆▇█"),
-    halves="▀▄",
-    corners="▟▙▜▛",
+    quadrants=" ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█",
     braille=True,
     zero="_",
     mark="│",
@@ -117,8 +114,7 @@ ASCII = Glyphs(
     shades=tuple("#=%+o"),
     shade_free=".",
     blocks=tuple(" .:-=+*%#"),
-    halves="",
-    corners="",
+    quadrants="",
     braille=False,
     zero="_",
     mark="|",

@@ -87,6 +87,10 @@ _SERVER: Mapping[str, tuple[Fold, Callable[[ServerView], float | None]]] = {
 }
 
 
+_PEAKS = ("generation", "running", "kv")
+GAP_S = 60.0  # a longer time without a sample counts no tokens
+
+
 @dataclass(frozen=True, slots=True)
 class Peak:
     """The highest value since the last mark, and when (Unix time)."""
@@ -102,7 +106,8 @@ class History:
         self._series: dict[tuple[str, str], Series] = {}
         self.marks: deque[tuple[float, Mark]] = deque(maxlen=MARKS)
         self.events: deque[Event] = deque(maxlen=EVENTS)
-        self.peaks: dict[str, Peak] = {}
+        self.peaks: dict[tuple[str, str], Peak] = {}  # by server and figure
+        self.served: dict[str, float] = {}  # by server: tokens since the last mark, as its rates add up
         self.now = 0.0
         self._shift = 0.0
 
@@ -112,13 +117,14 @@ class History:
         if t <= self.now:
             self._shift += self.now - t + 1e-3
             t = self.now + 1e-3
-        self.now = t
+        before, self.now = self.now, t
         self.events.extend(snapshot.events)
         self.marks.extend((t, mark) for mark in snapshot.marks)
         if any(mark.kind == "mark" for mark in snapshot.marks):
             self.peaks.clear()
+            self.served.clear()
         for server in snapshot.servers:
-            self._push_server(server, t, snapshot.time)
+            self._push_server(server, t, snapshot.time, t - before)
         for pool in snapshot.pools:
             self._of(pool_series(pool), "headroom", min).push(t, pool.headroom_bytes)
         for device in snapshot.devices:
@@ -126,15 +132,25 @@ class History:
             self._of(owner, "util", max).push(t, device.util)
             self._of(owner, "power", newest).push(t, device.power_w)
 
-    def _push_server(self, server: ServerView, t: float, now: float) -> None:
+    def _push_server(self, server: ServerView, t: float, now: float, passed: float) -> None:
         # what a stale server last said is not what it does now
         known = server.state.live
         for name, (fold, read) in _SERVER.items():
             self._of(server.url, name, fold).push(t, read(server) if known else None)
-        rate = server.rates.generation_tok_s
-        peak = self.peaks.get(server.url)
-        if rate is not None and server.state is not State.STALE and (peak is None or rate > peak.value):
-            self.peaks[server.url] = Peak(rate, now)
+        if server.state is State.STALE:
+            return
+        for name in _PEAKS:
+            value, peak = _SERVER[name][1](server), self.peaks.get((server.url, name))
+            if value is not None and (peak is None or value > peak.value):
+                self.peaks[server.url, name] = Peak(value, now)
+        if server.rates.generation_tok_s is not None:
+            tokens = server.rates.generation_tok_s * passed if passed <= GAP_S else 0.0
+            self.served[server.url] = self.served.get(server.url, 0.0) + tokens
+
+    def peak(self, url: str, name: str = "generation") -> float | None:
+        """The highest value of a figure since the last mark."""
+        peak = self.peaks.get((url, name))
+        return peak.value if peak is not None else None
 
     def _of(self, owner: str, name: str, fold: Fold) -> Series:
         series = self._series.get((owner, name))

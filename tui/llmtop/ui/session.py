@@ -225,17 +225,8 @@ class Session(RepaintingApp[None]):
             self.paused,
             recording=self._recording(),
             note=self._note or None,
-            badge=self._badge(),
+            load=self._load_control.state if self._load_control is not None and self._load_control.running else None,
         )
-
-    def _badge(self) -> str | None:
-        """The load test that runs, on every page."""
-        if self._load_control is None or not self._load_control.running or self.load.state is None:
-            return None
-        progress = self.load.state.progress
-        if progress is None:
-            return "LOAD"
-        return f"LOAD {progress.level.name} {progress.index + 1}/{len(self.load.state.plan.levels)}"
 
     def _recording(self) -> str | None:
         if self.poller.recording is None:

@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator
 
 from llmtop.contract.snapshot import EngineRow, Event, ServerView
-from llmtop.contract.units import UNKNOWN, count, gib, percent, rate
+from llmtop.contract.units import UNKNOWN, count, gib, percent, rate, si
 from llmtop.ui.panels.headline import kv_state
 from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.view import STATE_STYLE, View, heading
+from llmtop_widgets import glyphs
 from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, crop, line
 
@@ -57,14 +58,21 @@ def engines_panel(view: View, cells: int, rows: int) -> list[Line]:
 
 
 def _extremes(view: View) -> Iterator[Line]:
-    """Peaks and the least headroom with their times, and what was counted since the server began."""
+    """Peaks and the least headroom with their times, tokens served, and what was counted since the server began."""
     server, pool = view.server or ServerView(""), tightest_pool(view.snapshot)
-    peak = view.history.peaks.get(server.url)
-    yield _moment("most tok/s", rate(peak.value if peak else None), peak.time if peak else None)
+    for label, name, words in (
+        ("most tok/s", "generation", rate),
+        ("most users", "running", count),
+        ("fullest KV", "kv", percent),
+    ):
+        peak = view.history.peaks.get((server.url, name))
+        yield _moment(label, words(peak.value if peak else None), peak.time if peak else None)
     least = (f"{gib(pool.low_water_bytes)} GiB", pool.low_water_time) if pool else (UNKNOWN, None)
     yield _moment("least headroom", *least)
-    yield line(Span(f"{'preempted':<16}", "label"), Span(f"{count(server.preemptions_total):>12}"))
-    yield line(Span(f"{'restarts seen':<16}", "label"), Span(f"{server.restarts:>12}"))
+    served = view.history.served.get(server.url)
+    yield _moment("tokens served", f"{glyphs.current().approx}{si(served)}" if served else UNKNOWN, None)
+    restarts = line(Span("  restarts ", "label"), Span(f"{server.restarts}"))
+    yield (*_moment("preempted", count(server.preemptions_total), None), *restarts)
 
 
 def _moment(label: str, value: str, when: float | None) -> Line:

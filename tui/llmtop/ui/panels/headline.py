@@ -94,8 +94,7 @@ def _speed(view: View, server: ServerView, trend: int) -> Tile:
     speed = server.rates.generation_tok_s
     word = UNKNOWN if speed is None else "STALLED" if server.state is State.STALLED else "IDLE" if not speed else "OK"
     style = "critical" if word == "STALLED" else "dim" if speed is None else "ok"
-    peak = view.history.peaks.get(server.url)
-    details = (f"peak {of_speed(peak.value if peak else None)}",)
+    details = (f"peak {of_speed(view.history.peak(server.url))}",)
     values = _past(view, server.url, "generation", trend)
     return Tile(
         "TOK/S", word, style, of_speed(speed), "tok/s", details, _share(view, f"{server.url}/generation", values, 10.0)

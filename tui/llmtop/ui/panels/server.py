@@ -99,7 +99,6 @@ def throughput_panel(view: View, cells: int, rows: int) -> list[Line]:
     server = view.server or ServerView("")
     rates = server.rates
     each = rates.generation_tok_s / server.running if rates.generation_tok_s is not None and server.running else None
-    peak = view.history.peaks.get(server.url)
     window = f"{rates.window_s:.0f} s" if rates.window_s is not None else ""
     lines = [
         heading("Throughput", cells, window),
@@ -112,7 +111,7 @@ def throughput_panel(view: View, cells: int, rows: int) -> list[Line]:
     ]
     if rows >= 5:
         done = fact("requests", rate(rates.requests_s), view.value, "/s")
-        extra = _extra(server, view, peak.value if peak else None)
+        extra = _extra(server, view, view.history.peak(server.url))
         lines.append(pair(done, extra, cells))
     plot = Plot("generated tok/s", si, minimum=10.0, labels=True)
     return _with_chart(lines, chart(view, server.url, "generation", cells, rows - len(lines), plot), rows)

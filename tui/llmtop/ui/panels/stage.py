@@ -1,4 +1,4 @@
-"""The picture for a projector: four figures in digits that carry to the back row, one chart, nothing else."""
+"""The picture for a projector: four figures in digits that carry to the back row, a sentence, one chart."""
 
 from __future__ import annotations
 
@@ -6,53 +6,54 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmtop.contract.snapshot import Pool, ServerView
-from llmtop.contract.units import UNKNOWN, count, si
+from llmtop.contract.units import UNKNOWN, count, duration, gib, rate, si
 from llmtop.ui.panels.digits import of_percent, of_size, of_speed, of_whole
 from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.server import KV_THRESHOLDS
+from llmtop.ui.panels.verdict import more_users, verdict
 from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, Plot, View, chart
-from llmtop_widgets.bigtext import FONT_ROWS, big_lines, big_width
-from llmtop_widgets.text import Line, Span, beside, crop, fit, line, plain, spread, width
+from llmtop_widgets import glyphs
+from llmtop_widgets.gauge import gauge_line, style_for
+from llmtop_widgets.strokes import stroke_lines, stroke_width
+from llmtop_widgets.text import Line, Span, beside, crop, fit, line, spread, width
 
-LEAST_CELLS, LEAST_ROWS = 44, 14  # below: a line per figure
+LEAST_CELLS, LEAST_ROWS = 44, 18  # below: a line per figure
+LEAST_DIGITS = 4  # rows
 GAP = 4
 SPEED = Plot("generated tok/s", si, minimum=10.0)
 CHART_ROWS = 4  # three for the curve, one for the time axis
-BIG = {"low": "low", "critical": "alarm"}  # "critical" is reverse video, which digits cannot wear
+BIG = {"low": "bold low", "critical": "alarm"}  # "critical" is reverse video, which digits cannot wear
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number: what it is, its digits, digits of the usual width, its style, a word beside the label."""
+    """One number: what it is, its digits, digits of the usual width, its style, a word of state beside the label.
+
+    `share` (0..1) is what its gauge shows, None where there is nothing to compare it with; `note` says with what.
+    """
 
     label: str
     digits: str
     usual: str
     style: str
     word: Line = ()
+    share: float | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How the figures are set: so many side by side, a pixel of a digit `wide` x `tall` cells."""
+    """How the figures are set: so many side by side, digits so many rows high."""
 
     columns: int
-    wide: int = 1
-    tall: int = 1
-    stretch: int = 0  # rows more for each of the two stretches between the strokes
-
-    @property
-    def height(self) -> int:
-        """Rows of a digit."""
-        return FONT_ROWS * self.tall + 2 * self.stretch
+    rows: int
 
 
 def stage_page(view: View, moment: str | None, cells: int, rows: int) -> list[Line]:
     """Exactly `rows` lines of `cells` cells; `moment` is an announcement worth a banner."""
     inner = max(1, cells - 2)
-    lines = _compact(view, moment, inner, rows) if cells < LEAST_CELLS or rows < LEAST_ROWS else None
-    if lines is None:
-        lines = _full(view, moment, inner, rows)
+    small = cells < LEAST_CELLS or rows < LEAST_ROWS
+    lines = (_compact if small else _full)(view, moment, inner, rows)
     lines = lines[:rows] + [()] * (rows - len(lines))
     return [fit(line(Span(" ", _fill(content)), *content), cells, style=_fill(content)) for content in lines]
 
@@ -64,14 +65,13 @@ def _fill(content: Line) -> str:
 
 def _full(view: View, moment: str | None, cells: int, rows: int) -> list[Line]:
     airy = rows >= 30
-    head = _head(view, moment, cells, airy)
-    shown = figures(view)
-    room = rows - len(head) - airy - 1
+    head, shown = _head(view, moment, cells, airy), figures(view)
+    told = [(), fit(crop(sentence(view), cells), cells, "center"), *([()] if airy else [])]
+    room = rows - len(head) - len(told)
     grid = best_grid(shown, cells, room - max(CHART_ROWS, room // 4))
-    lines = [*head, *_digits(shown, grid, cells), *([()] * (1 + airy))]
+    lines = [*head, *_digits(shown, grid, cells), *told]
     owner = view.server.url if view.server else ""
-    height = rows - len(lines)
-    lines += chart(view, owner, "generation", cells, height, SPEED)
+    lines += chart(view, owner, "generation", cells, rows - len(lines), SPEED)
     return _with_note(lines, view, moment, cells, rows)
 
 
@@ -107,18 +107,56 @@ def _title(view: View, cells: int) -> Line:
     return spread(left, state, cells)
 
 
+def sentence(view: View) -> Line:
+    """`8 users, 14 tok/s each, room for 25 more`, or what holds it back; of a load test where it is."""
+    server, said, load = view.server, verdict(view), view.load
+    if load is not None and load.progress is not None:
+        progress = load.progress
+        left = f", {duration(progress.eta_s)} left" if progress.eta_s is not None else ""
+        place = f"level {progress.index + 1} of {len(load.plan.levels)}{left}  "
+        bar = gauge_line(progress.fraction, 24, "series2")
+        return line(Span(" LOAD TEST ", "selected"), Span(f"  {progress.level.name}, {place}"), *bar)
+    if server is None or server.running is None:
+        return line(Span(said.headline.lower(), said.style))
+    words = [f"{count(server.running)} user{'' if server.running == 1 else 's'}"]
+    if server.rates.generation_tok_s is not None and server.running:
+        words.append(f"{rate(server.rates.generation_tok_s / server.running)} tok/s each")
+    if said.style == "ok":
+        room = more_users(server)
+        words += [f"room for {room:,} more"] if room else []
+        return line(Span(f"{glyphs.current().dot} ", "ok"), Span(", ".join(words), "bold"))
+    words += [f"{count(server.waiting)} wait"] if server.waiting else []
+    style = said.style.replace("critical", "alarm")
+    why = {"MIXED": "a queue comes and goes"}.get(said.headline, said.headline.lower())
+    why = "" if said.headline.endswith("WAITING") else f"  {why}"
+    return line(Span(f"{glyphs.current().dot} ", style), Span(", ".join(words), "bold"), Span(why, f"bold {style}"))
+
+
 def figures(view: View) -> tuple[Figure, ...]:
     """Speed, users, KV cache, headroom: the server's as far as it is known, the tightest memory pool's."""
     server, pool = view.server or ServerView(""), tightest_pool(view.snapshot)
-    usual = view.value
-    speed = usual
+    usual, speed, peak = view.value, server.rates.generation_tok_s, view.history.peak(server.url)
+    cap, most = server.max_num_seqs, view.history.peak(server.url, "kv")
     waiting = line(Span(f"+{count(server.waiting)} waiting", "low")) if server.waiting else ()
+    of_cap = f"of {cap:,}" if cap else f"most {of_whole(view.history.peak(server.url, 'running'))}"
     return (
-        Figure("tokens per second", of_speed(server.rates.generation_tok_s), "888", speed),
-        Figure("users served", of_whole(server.running), "88", usual, waiting),
-        Figure("KV cache", of_percent(server.kv_usage), "88%", _kv_style(server.kv_usage, usual)),
+        Figure("tokens per second", of_speed(speed), "888", usual, (), _share(speed, peak), f"peak {of_speed(peak)}"),
+        Figure("users served", of_whole(server.running), "88", usual, waiting, _share(server.running, cap), of_cap),
+        Figure(
+            "KV cache",
+            of_percent(server.kv_usage),
+            "88%",
+            style_for(server.kv_usage or 0.0, usual, KV_THRESHOLDS) if usual != "dim" else usual,
+            (),
+            server.kv_usage,
+            f"most {of_percent(most)}",
+        ),
         _headroom(pool),
     )
+
+
+def _share(value: float | None, whole: float | None) -> float | None:
+    return None if value is None or not whole else min(1.0, value / whole)
 
 
 def _headroom(pool: Pool | None) -> Figure:
@@ -126,28 +164,27 @@ def _headroom(pool: Pool | None) -> Figure:
     words = {"low": "LOW", "critical": "CRITICAL"}
     word = line(Span(f" {words[state]} ", LEVEL_STYLE[state])) if state in words else ()
     style = BIG.get(state or "", "value")
-    return Figure("headroom, GiB", of_size(pool.headroom_bytes if pool else None), "88.8", style, word)
-
-
-def _kv_style(usage: float | None, usual: str) -> str:
-    levels = [style for limit, style in KV_THRESHOLDS if usage is not None and usage >= limit]
-    return usual if usual == "dim" or not levels else levels[-1]
+    left, total = (pool.headroom_bytes, pool.total_bytes) if pool else (None, None)
+    note = f"of {gib(total)}, least {gib(pool.low_water_bytes)}" if pool else ""
+    taken = None if left is None or total is None else total - left
+    return Figure("headroom, GiB", of_size(left), "88.8", style, word, _share(taken, total), note)
 
 
 def best_grid(shown: Sequence[Figure], cells: int, rows: int) -> Grid:
-    """Two by two or four in a row, whichever has the thicker strokes; fewer rows on a tie."""
-    return max((_grid(shown, columns, cells, rows) for columns in (4, 2)), key=lambda g: (g.wide * g.tall, g.columns))
+    """Two by two or four in a row, whichever has the larger digits; fewer rows on a tie."""
+    return max((_grid(shown, columns, cells, rows) for columns in (4, 2)), key=lambda grid: (grid.rows, grid.columns))
 
 
 def _grid(shown: Sequence[Figure], columns: int, cells: int, rows: int) -> Grid:
-    """The largest digits; strokes about as thick in both directions, a cell being twice as high as wide."""
+    """The largest digits that fit: below them a gauge, above them a label, a blank row between the figures."""
     down = len(shown) // columns
-    room = (rows - (down - 1)) // down - 1
-    usual = max(big_width(figure.usual, narrow=True) for figure in shown)
-    fits = _room(columns, cells) // usual
-    tall = max(1, min(room // FONT_ROWS, (fits + 1) // 2))
-    stretch = max(0, min((room - FONT_ROWS * tall) // 2, (tall + 1) // 2))
-    return Grid(columns, max(1, min(fits, 2 * tall)), tall, stretch) if room >= FONT_ROWS else Grid(columns, 0, 0)
+    most = (rows + 1) // down - 3
+    fitting = (
+        size
+        for size in range(most, LEAST_DIGITS - 1, -1)
+        if max(stroke_width(figure.usual, size) for figure in shown) <= _room(columns, cells)
+    )
+    return Grid(columns, next(fitting, 0))
 
 
 def _room(columns: int, cells: int) -> int:
@@ -164,15 +201,28 @@ def _digits(shown: Sequence[Figure], grid: Grid, cells: int) -> list[Line]:
 
 
 def _block(figure: Figure, grid: Grid, room: int) -> list[Line]:
-    label = line(Span(figure.label, "label"), Span("  " if figure.word else ""), *figure.word)
-    # a number of more digits than usual is set narrower, and all others stay as they are
-    wide = max(1, min(grid.wide, room // big_width(figure.digits, narrow=True)))
-    heights = (grid.tall, grid.tall + grid.stretch) * 2 + (grid.tall,)
-    lines = [label]
-    for bitmap, times in zip(big_lines(figure.digits, narrow=True), heights, strict=True):
-        row = "".join(pixel * wide for pixel in plain(bitmap))
-        lines += [line(Span(row, figure.style))] * times
-    return lines
+    """Everything in the middle of its place; a number of more digits than usual is drawn smaller."""
+    label = line(Span(figure.label, "title"), Span("  " if figure.word else ""), *figure.word)
+    rows = next((rows for rows in range(grid.rows, 2, -1) if stroke_width(figure.digits, rows) <= room), 0)
+    digits = stroke_lines(figure.digits, rows, figure.style) if rows else [line(Span(figure.digits, figure.style))]
+    above = (grid.rows - len(digits)) // 2
+    digits = [()] * above + digits + [()] * (grid.rows - len(digits) - above)
+    return [fit(content, room, "center") for content in (label, *digits, _gauge(figure, room))]
+
+
+def _gauge(figure: Figure, room: int) -> Line:
+    """How much of what can be; nothing to compare with leaves the note."""
+    note = line(Span(f"  {figure.note}", "label"))
+    bar = min(max(24, room * 3 // 5), room - width(note))
+    if figure.share is None or bar < 8:
+        return crop(line(Span(figure.note, "label")), room)
+    style = figure.style if figure.style not in ("value", "bold") else "bar"
+    full, half = (
+        gauge_line(figure.share, bar, style.replace("bold ", ""), track="axis"),
+        glyphs.current().quadrants[12:13],
+    )
+    thin = tuple(Span(half * len(span.text), span.style) for span in full) if half else full
+    return (*thin, *note)
 
 
 def _compact(view: View, moment: str | None, cells: int, rows: int) -> list[Line]:
@@ -183,6 +233,7 @@ def _compact(view: View, moment: str | None, cells: int, rows: int) -> list[Line
             Span(f"{figure.label:<19}", "label"), Span(figure.digits, figure.style), Span("  "), *figure.word
         )
         lines.append(crop(content, cells))
+    lines += [(), crop(sentence(view), cells)] if rows >= len(lines) + 3 else []
     owner = view.server.url if view.server else ""
     height = rows - len(lines) - 1
     if height >= 2:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from llmtop.contract.snapshot import ServerView, Snapshot, State
 from llmtop.session.history import History
 from llmtop_widgets import glyphs
 from llmtop_widgets.text import Line, Span, crop, line, spread, text_width, width
 from llmtop_widgets.timechart import Bands, ScaleKeeper, chart_lines, time_axis_line
+
+if TYPE_CHECKING:
+    from llmtop.ui.load_state import LoadState
 
 LEVEL_STYLE = {"ok": "ok", "low": "low", "critical": "critical"}
 STATE_STYLE = {
@@ -72,7 +76,7 @@ class View:
     paused: bool = False
     recording: str | None = None
     note: str | None = None
-    badge: str | None = None  # what goes on behind the page: a load test
+    load: LoadState | None = None  # the load test that runs
     age_s: float = 0.0
 
     @property
@@ -92,6 +96,16 @@ class View:
     def _over(self, step: float) -> float:
         """When the newest column ended that changes no more: the figures beside a chart are the present."""
         return self.history.now if step <= self.interval_s else self.history.now - step
+
+    @property
+    def badge(self) -> str | None:
+        """The load test that runs, on every page."""
+        if self.load is None:
+            return None
+        progress = self.load.progress
+        if progress is None:
+            return "LOAD"
+        return f"LOAD {progress.level.name} {progress.index + 1}/{len(self.load.plan.levels)}"
 
     @property
     def value(self) -> str:
