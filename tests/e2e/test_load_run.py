@@ -492,4 +492,21 @@ def test_two_runs_compared(truth: TruthServer, tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "c=2" in done.stdout
     assert "TTFT P99 ms" in done.stdout
+    assert "2 users, all (" in done.stdout
+    engines = json.loads(call("--compare", *runs, "--json").stdout)["engines"]
+    assert engines["a"] == engines["b"]
+    assert engines["a"]["engine"].startswith("vLLM")
+    assert call("--compare", *runs, "--markdown").stdout.splitlines()[3].startswith("| tok/s |")
     assert call("--compare", runs[0], str(tmp_path)).returncode == 2
+
+
+def test_two_servers_are_loaded_to_be_compared(truth: TruthServer, tmp_path: Path) -> None:
+    truth.script(ttft_s=0.005, itl_s=0.001)
+    small = ("--num-prompts", "2", "--max-concurrency", "2", "--random-output-len", "8", "--no-files", "--yes")
+    done = call("--compare", truth.url, truth.url, *small)
+    assert done.returncode == 0, done.stderr
+    measures = [line.split("  ")[0] for line in done.stdout.splitlines()]
+    assert {"prefill pp2048", "prefill pp8192", "decode tg8@d0", "2 users, all (2048/8)"} <= set(measures)
+    refused = call("--compare", "127.0.0.1:1", truth.url, *small)
+    assert refused.returncode == 2
+    assert "127.0.0.1:1: " in refused.stderr

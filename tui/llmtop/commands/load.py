@@ -7,8 +7,10 @@ import asyncio
 import contextlib
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from llmtop.commands.common import base_settings, named_targets
 from llmtop.commands.load_arguments import add_arguments, make_plan
@@ -16,6 +18,7 @@ from llmtop.commands.load_output import Bar, Lines, plan_text, result_text
 from llmtop.contract.codec import plain, to_json
 from llmtop.contract.settings import Target, UsageError
 from llmtop.load import safety
+from llmtop.load.article import Measured, article, article_markdown, article_text, names, sources
 from llmtop.load.beside import watched
 from llmtop.load.compare import compare, comparison_text
 from llmtop.load.files import NoRun, read_run
@@ -31,8 +34,7 @@ EXIT_OK, EXIT_NOT_MET, EXIT_REFUSED, EXIT_NOTHING = 0, 1, 2, 3
 def run(args: argparse.Namespace) -> int:
     """Runs `llmtop load` with parsed arguments and returns the exit code; raises `UsageError`."""
     if args.compare:
-        before, after = args.compare
-        return _compare(before, after, args.json)
+        return _compare(args)
     target = _target(args)
     plan = make_plan(args, target)
     options = RunOptions.of_target(target, root=args.output_dir, write=not args.no_files)
@@ -41,9 +43,7 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     try:
         _permit(args, plan, target, options)
-        host = base_settings(args)
-        with watched(target, host) as snapshots:
-            result = asyncio.run(_play(args, plan, replace(options, snapshots=snapshots)))
+        result = _played(args, plan, target, options)
     except LoadError as error:
         print(f"llmtop load: {error}", file=sys.stderr)
         result = RunResult(plan.scenario, str(error), slo=plan.slo, url=plan.url, error=str(error))
@@ -104,6 +104,11 @@ def _answer(question: str) -> str:
 # the run
 
 
+def _played(args: argparse.Namespace, plan: Plan, target: Target, options: RunOptions) -> RunResult:
+    with watched(target, base_settings(args)) as snapshots:
+        return asyncio.run(_play(args, plan, replace(options, snapshots=snapshots)))
+
+
 async def _play(args: argparse.Namespace, plan: Plan, options: RunOptions) -> RunResult:
     show: Lines | Bar = Lines() if args.json else Bar(plan)
     load = LoadRun(plan, options, show.take)
@@ -122,15 +127,46 @@ def exit_code(result: RunResult, asked: bool) -> int:
     return EXIT_NOT_MET if asked and not result.met else EXIT_OK
 
 
-def _compare(a: Path, b: Path, as_json: bool) -> int:
-    try:
-        compared = compare(read_run(a), read_run(b))
-    except NoRun as error:
-        raise UsageError(str(error)) from None
-    if as_json:
-        print(to_json({"a": str(a), "b": str(b), **plain(compared)}))
+# two engines
+
+
+def _compare(args: argparse.Namespace) -> int:
+    """Two runs side by side: finished ones, or of servers that are loaded for it one after the other."""
+    a, b = (_run_of(args, word) for word in args.compare)
+    compared, lines, heads = compare(a, b), article(a, b), names(a, b)
+    if args.json:
+        print(to_json({"a": args.compare[0], "b": args.compare[1], **plain(compared), **_engines(a, b, lines)}))
     elif not compared.figures:
         raise UsageError("; ".join(["the two runs have no level in common", *compared.differences]))
+    elif args.markdown:
+        print("\n".join([*(f"- {line}" for line in sources(a, b)), "", article_markdown(lines, heads)]))
     else:
-        print(f"A {a}\nB {b}\n{comparison_text(compared)}")
+        print("\n".join([*sources(a, b), "", article_text(lines, heads), "", comparison_text(compared)]))
     return EXIT_OK
+
+
+def _engines(a: RunResult, b: RunResult, lines: Sequence[Measured]) -> dict[str, Any]:
+    engines = {key: {"engine": run.engine, "model": run.model, "url": run.url} for key, run in (("a", a), ("b", b))}
+    return {"engines": engines, "article": plain(tuple(lines))}
+
+
+def _run_of(args: argparse.Namespace, word: str) -> RunResult:
+    """A finished run by its path; else the runs of a server, its single user first, as one."""
+    path = Path(word)
+    try:
+        if path.exists() or word.startswith(("/", ".")) or word.endswith(".json"):
+            return read_run(path)
+    except NoRun as error:
+        raise UsageError(str(error)) from None
+    target = named_targets(args, [word])[0]
+    runs: list[RunResult] = []
+    for scenario in (args.scenario,) if args.scenario else ("single", "sweep"):
+        plan = make_plan(argparse.Namespace(**{**vars(args), "scenario": scenario}), target)
+        options = RunOptions.of_target(target, root=args.output_dir, write=not args.no_files)
+        try:
+            if not runs:
+                _permit(args, plan, target, options)
+            runs.append(_played(args, plan, target, options))
+        except LoadError as error:
+            raise UsageError(f"{word}: {error}") from None
+    return replace(runs[0], levels=tuple(level for run in runs for level in run.levels))

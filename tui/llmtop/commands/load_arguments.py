@@ -53,7 +53,9 @@ def _judging(group: Any) -> None:
     default = ",".join(f"{name}={limit:g}" for name, limit in DEFAULT_SLO.items())
     group.add_argument("--slo", metavar="LIMITS", help=f"such as ttft_p99=4s,user_tok_s=6 (shown against {default})")
     group.add_argument("--goodput", nargs="+", default=[], metavar="NAME:MS", help="ttft:MS tpot:MS e2el:MS")
-    group.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="two finished runs side by side")
+    group.add_argument(
+        "--compare", nargs=2, metavar=("A", "B"), help="two finished runs, or servers to load, side by side"
+    )
 
 
 def _permitting(group: Any) -> None:
@@ -70,6 +72,7 @@ def _permitting(group: Any) -> None:
 
 def _printing(group: Any) -> None:
     group.add_argument("--json", action="store_true", help="progress objects, and the result as last line")
+    group.add_argument("--markdown", action="store_true", help="the table of --compare in Markdown")
     group.add_argument(
         "--dry-run", action="store_true", help="print the plan and the equal vLLM commands; load nothing"
     )

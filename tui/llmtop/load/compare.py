@@ -54,19 +54,31 @@ class RunsCompared:
 
 def compare(a: RunResult, b: RunResult) -> RunsCompared:
     """Two runs, for the levels of one name and one size that ran to their end in both."""
-    theirs = {level.level: level for level in b.levels}
-    named = [(level, theirs[level.level]) for level in a.levels if level.level in theirs]
-    alike = [(x, y) for x, y in named if _shape(x) == _shape(y) and x.whole and y.whole]
     return RunsCompared(
-        tuple(figure for x, y in alike for figure in _figures(x, y)),
-        (*_plan_differences(a, b), *(words for x, y in named if (words := _difference(x, y)))),
+        tuple(figure for x, y in alike(a, b) for figure in _figures(x, y)),
+        (*_plan_differences(a, b), *(words for x, y in _named(a, b) if (words := _difference(x, y)))),
         tuple(
             f"{run} {level.level}: {flag.name}: {flag.reason}"
-            for pair in alike
+            for pair in alike(a, b)
             for run, level in zip("AB", pair, strict=True)
             for flag in level.flags
         ),
     )
+
+
+def _named(a: RunResult, b: RunResult) -> list[tuple[LevelResult, LevelResult]]:
+    theirs = {level.level: level for level in b.levels}
+    return [(level, theirs[level.level]) for level in a.levels if level.level in theirs]
+
+
+def alike(a: RunResult, b: RunResult) -> list[tuple[LevelResult, LevelResult]]:
+    """The levels of one name and one size that ran to their end in both."""
+    return [(x, y) for x, y in _named(a, b) if _shape(x) == _shape(y) and x.whole and y.whole]
+
+
+def doubted(x: LevelResult, y: LevelResult) -> bool:
+    """Whether a doubt about one of two levels forbids to call either better."""
+    return any(flag.name in _GRAVE for level in (x, y) for flag in level.flags)
 
 
 def _shape(level: LevelResult) -> tuple[float | None, ...]:
@@ -74,11 +86,11 @@ def _shape(level: LevelResult) -> tuple[float | None, ...]:
 
 
 def _figures(x: LevelResult, y: LevelResult) -> Iterator[Comparison]:
-    doubted = any(flag.name in _GRAVE for level in (x, y) for flag in level.flags)
+    unsure = doubted(x, y)
     for head, value, more in COMPARED:
         a, b = value(x), value(y)
         change = (b - a) / a if a and b is not None else None
-        yield Comparison(x.level, head, a, b, change, None if doubted or not change else (change > 0) == more)
+        yield Comparison(x.level, head, a, b, change, None if unsure or not change else (change > 0) == more)
 
 
 def _plan_differences(a: RunResult, b: RunResult) -> Iterator[str]:

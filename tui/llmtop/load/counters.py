@@ -33,6 +33,7 @@ class ServerCounters:
     itl: tuple[float, int] | None = None
     ttft: tuple[float, int] | None = None
     start_time: float | None = None
+    engine: str | None = None
 
 
 def _sum(maps: Iterable[Mapping[str, float]], signal: str) -> int | None:
@@ -66,6 +67,7 @@ def counters_of(page: Page, now: float) -> ServerCounters:
         itl=_histogram(page, "itl"),
         ttft=_histogram(page, "ttft"),
         start_time=page.start_time,
+        engine=page.dialect,
     )
 
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from llmtop.contract.snapshot import Snapshot
+from llmtop.engines.registry import engine_text
 from llmtop.load.child import SILENT_S, Child, WorkerFailed
 from llmtop.load.counters import CounterReader, ServerCounters, delta
 from llmtop.load.events import Event, FirstToken, Lane, LevelPreparing, LevelStarted, Progress, RequestDone
@@ -41,6 +42,7 @@ class Watcher:
         self.last: ServerCounters | None = None
         self.tok_s: float | None = None
         self.max_num_seqs: int | None = None  # by the command line of a server on this host
+        self.engine: str | None = None  # as people call it, with its version
         self.reset()
 
     def reset(self) -> None:
@@ -65,6 +67,7 @@ class Watcher:
         for view in snapshot.servers if snapshot is not None else ():
             if view.url == self._url:
                 self.max_num_seqs = view.max_num_seqs or self.max_num_seqs
+                self.engine = engine_text(view.engine, view.version) or self.engine
                 if view.local and snapshot is not None:
                     self._memory(snapshot)
         return counters

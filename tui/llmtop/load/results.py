@@ -188,6 +188,7 @@ class RunResult:
     refused: tuple[str, ...] = ()
     directory: str | None = None
     error: str | None = None
+    engine: str | None = None  # as people call it, with its version
 
 
 # JSON and back

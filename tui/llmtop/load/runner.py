@@ -25,6 +25,7 @@ from llmtop.contract.settings import Target
 from llmtop.contract.snapshot import Snapshot
 from llmtop.contract.units import clean
 from llmtop.engines.models import ListedModel, listed
+from llmtop.engines.registry import engine_text
 from llmtop.load import flags as doubts
 from llmtop.load.child import Child, WorkerFailed
 from llmtop.load.counters import CounterReader, ServerCounters
@@ -337,7 +338,12 @@ class LoadRun:
             prompts="ids" if profile.use_ids else "text",
             refused=profile.refused,
             directory=str(self._files.directory) if self._files is not None else None,
+            engine=self._watcher.engine or self._counted_engine(),
         )
+
+    def _counted_engine(self) -> str | None:
+        """The engine whose counters are read, where nobody watches it."""
+        return engine_text(self._before.engine, self._profile.version) if self._before is not None else None
 
 
 class LoadThread:
