@@ -255,7 +255,7 @@ def test_own_traffic_gives_way_to_a_client_and_comes_back() -> None:
 def test_the_first_sample_is_of_the_machine_as_it_is_and_names_its_speed() -> None:
     with launch("gb10", speed=5, no_traffic=True) as demo:
         profile = profiles.load("gb10")
-        machine = SimulatedMachine(profile, demo.control, 5)
+        machine = SimulatedMachine(profile, demo.control, speed=5)
         machine.start()
         first = machine.sample()
         machine.stop()
@@ -289,3 +289,16 @@ def test_a_bad_flag_is_one_clear_line(flag: tuple[str, str], how: str) -> None:
     done = subprocess.run([COMMAND, "demo", how, *flag], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert flag[0] in done.stderr
+
+
+def test_two_engines_side_by_side_on_one_machine() -> None:
+    done = subprocess.run([*COMMAND, "demo", "--engine", "both", "--once", "--json"], capture_output=True, text=True)
+    shown = json.loads(done.stdout)
+    assert [server["engine"] for server in shown["servers"]] == ["llamacpp", "vllm"]
+    (device,) = shown["devices"]
+    held = {process["name"]: process["memory_bytes"] for process in device["processes"]}
+    assert set(held) == {"llama-server", "VLLM::EngineCore"}
+    (pool,) = shown["pools"]
+    assert 0 < pool["headroom_bytes"] < pool["total_bytes"] - sum(held.values())
+    refused = subprocess.run([*COMMAND, "demo", "--engine", "both", "--serve"], capture_output=True, text=True)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)

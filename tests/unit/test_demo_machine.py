@@ -34,7 +34,7 @@ def plant(machine: str, load: float = 0.5, **more: int) -> Plant:
     made = Plant(profile)
     held = {"engine_bytes": profile.engine_bytes} | more
     for tenth in range(31):
-        made.update(state(tenth / 10, load * tenth / 10, **held), 0.1)
+        made.update(state(tenth / 10, load * tenth / 10, **held), seconds=0.1)
     return made
 
 
@@ -81,8 +81,8 @@ def test_h100_keeps_card_and_host_apart() -> None:
 
 def test_several_engines_are_several_cards() -> None:
     made = Plant(profiles.load("h100"))
-    made.update(state(0, 0.0, engines=8), 0.1)
-    made.update(state(1, 0.5, engines=8), 1.0)
+    made.update(state(0, 0.0, engines=8), seconds=0.1)
+    made.update(state(1, 0.5, engines=8), seconds=1.0)
     devices = made.devices()
     assert [d.index for d in devices] == list(range(8))
     assert len({d.uuid for d in devices}) == 8
@@ -99,16 +99,16 @@ def test_power_follows_the_busy_share(load: float, util: int, watts: float) -> N
 
 def test_reading_prompts_takes_more_power_than_decoding() -> None:
     made = Plant(profiles.load("gb10"))
-    made.update(state(0, 0.0), 0.1)
-    made.update(state(1, 1.0, prefill=1.0), 1.0)
+    made.update(state(0, 0.0), seconds=0.1)
+    made.update(state(1, 1.0, prefill=1.0), seconds=1.0)
     assert made.devices()[0].power_w == pytest.approx(46.0)
 
 
 def test_energy_is_power_over_time_and_heat_follows_slowly() -> None:
     made = Plant(profiles.load("gb10"))
-    made.update(state(0, 0.0), 0.0)
+    made.update(state(0, 0.0), seconds=0.0)
     for second in range(1, 301):
-        made.update(state(second, float(second), prefill=float(second)), 1.0)
+        made.update(state(second, float(second), prefill=float(second)), seconds=1.0)
     device = made.devices()[0]
     assert device.energy_j == pytest.approx(300 * 46.0, rel=0.01)
     assert device.temperature_c == 71
@@ -125,7 +125,7 @@ def test_page_cache_gives_way_before_headroom_is_gone() -> None:
 
 def test_when_the_server_is_gone_its_memory_is_free_and_the_gpu_idle() -> None:
     made = plant("gb10")
-    made.update(None, 0.1)
+    made.update(seconds=0.1)
     (device,) = made.devices()
     assert device.util == 0
     assert device.processes == ()
@@ -134,7 +134,7 @@ def test_when_the_server_is_gone_its_memory_is_free_and_the_gpu_idle() -> None:
 
 def test_a_restart_of_the_engine_gives_no_negative_load() -> None:
     made = plant("gb10", load=1.0)
-    made.update(state(3.1, 0.0), 0.1)
+    made.update(state(3.1, 0.0), seconds=0.1)
     assert made.devices()[0].util == 0
 
 
@@ -152,3 +152,24 @@ def test_the_state_is_read_from_the_endpoint_s_json() -> None:
     assert parse_state(data) == ServerState(5.0, 7, "kv", (1.0, 2.0), (0.0, 1.0), 3, 4, 5)
     with pytest.raises(KeyError):
         parse_state({})
+
+
+def test_two_engines_of_one_machine_share_its_memory_and_its_device() -> None:
+    vllm, llama = profiles.load("gb10-32b"), profiles.load("gb10-llamacpp")
+    made = Plant(llama)
+    for tenth in range(21):
+        first = state(tenth / 10, 0.3 * tenth / 10, engine_bytes=llama.engine_bytes, process="llama-server")
+        second = state(tenth / 10, 0.4 * tenth / 10, engine_bytes=vllm.engine_bytes, pid=4712)
+        made.update(first, second, seconds=0.1)
+    (device,) = made.devices()
+    assert device.util == 70
+    assert {(process.name, process.memory_bytes) for process in device.processes} == {
+        ("llama-server", llama.engine_bytes),
+        ("VLLM::EngineCore", vllm.engine_bytes),
+    }
+    alone = plant("gb10-llamacpp").memory(NOW).available
+    both = made.memory(NOW).available
+    assert alone is not None
+    assert both is not None
+    assert both == alone - vllm.engine_bytes
+    assert both > 0

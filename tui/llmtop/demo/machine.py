@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,11 +27,12 @@ _WINDOW_S = 1.0  # utilisation is the busy share of this window
 _WARMING_S = 25.0  # time constant of the temperature
 _KEEP_FREE = 400 * 2**20  # the kernel's reserve: page cache gives way before it
 _NOISE = 192 * 2**20
+VLLM_PROCESS = "VLLM::EngineCore"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """What the server's process said last: seconds of effort per engine, bytes held, its phase."""
+    """What a server's process said last: seconds of effort per engine, bytes held, its phase and its name."""
 
     monotonic: float
     pid: int
@@ -41,6 +42,25 @@ class ServerState:
     engine_bytes: int
     cache_bytes: int
     hog_bytes: int
+    process: str = VLLM_PROCESS
+
+
+def together(states: Sequence[ServerState]) -> ServerState | None:
+    """Several servers of one machine as one: bytes and effort added; None for none."""
+    if len(states) < 2:
+        return states[0] if states else None
+
+    def added(name: str) -> Any:
+        return sum(getattr(state, name) for state in states)
+
+    return replace(
+        states[0],
+        busy_s=(sum(map(sum, (state.busy_s for state in states))),),
+        prefill_s=(sum(map(sum, (state.prefill_s for state in states))),),
+        engine_bytes=added("engine_bytes"),
+        cache_bytes=added("cache_bytes"),
+        hog_bytes=added("hog_bytes"),
+    )
 
 
 def parse_state(data: Mapping[str, Any]) -> ServerState:
@@ -54,6 +74,7 @@ def parse_state(data: Mapping[str, Any]) -> ServerState:
         engine_bytes=int(data["engine_bytes"]),
         cache_bytes=int(data["cache_bytes"]),
         hog_bytes=int(data["hog_bytes"]),
+        process=str(data.get("process", VLLM_PROCESS)),
     )
 
 
@@ -75,10 +96,12 @@ class Plant:
     profile: Profile
     gpus: list[_Gpu] = field(default_factory=list)
     state: ServerState | None = None
+    servers: tuple[ServerState, ...] = ()
     _history: deque[ServerState] = field(default_factory=deque)
 
-    def update(self, state: ServerState | None, seconds: float) -> None:
-        """Takes the newest state (None: the process is gone) `seconds` after the one before."""
+    def update(self, *servers: ServerState, seconds: float) -> None:
+        """Takes the newest states (none: the processes are gone) `seconds` after those before."""
+        self.servers, state = servers, together(servers)
         self.state = state
         self._remember(state)
         machine = self.profile.machine
@@ -222,9 +245,8 @@ class Plant:
         return DeviceMemory(machine.hbm_total, used, machine.hbm_reserved, free)
 
     def _processes(self) -> tuple[DeviceProcess, ...]:
-        if self.state is None or not self.state.engine_bytes:
-            return ()
-        return (DeviceProcess(self.state.pid, "VLLM::EngineCore", self.state.engine_bytes),)
+        held = (state for state in self.servers if state.engine_bytes)
+        return tuple(DeviceProcess(state.pid, state.process, state.engine_bytes) for state in held)
 
 
 def _heat(gpu: _Gpu, machine: MachineConfig, seconds: float) -> None:
@@ -244,14 +266,14 @@ def _wave(now: float, period: float) -> float:
 
 
 class SimulatedMachine:
-    """A `MachineSource` that follows the demo server behind `control_url`, polled at 10 Hz in its own
-    thread.
+    """A `MachineSource` that follows the demo servers behind their control addresses, polled at 10 Hz in a thread of
+    its own.
     """
 
-    def __init__(self, profile: Profile, control_url: str, speed: float = 1.0) -> None:
+    def __init__(self, profile: Profile, *controls: str, speed: float = 1.0) -> None:
         self._plant = Plant(profile)
-        self._plant.update(None, 0.0)
-        self._connection = http.client.HTTPConnection(urlsplit(control_url).netloc, timeout=2.0)
+        self._plant.update(seconds=0.0)
+        self._connections = [http.client.HTTPConnection(urlsplit(url).netloc, timeout=2.0) for url in controls]
         faster = "" if speed == 1 else f" at {speed:g} x its speed"
         self._name = f"{profile.key} (simulated{faster})"
         self._speed = speed
@@ -264,7 +286,7 @@ class SimulatedMachine:
 
     def start(self) -> None:
         """Take a first reading, so that no history begins with an empty machine, then poll in a daemon thread."""
-        self._round(self._connection, 0.0)
+        self._round(0.0)
         threading.Thread(target=self._poll, name="demo-machine", daemon=True).start()
 
     def stop(self) -> None:
@@ -294,14 +316,16 @@ class SimulatedMachine:
         before = time.monotonic()
         while not self._stopped.wait(POLL_S):
             now = time.monotonic()
-            self._round(self._connection, now - before)
+            self._round(now - before)
             before = now
-        self._connection.close()
+        for connection in self._connections:
+            connection.close()
 
-    def _round(self, connection: http.client.HTTPConnection, seconds: float) -> None:
-        state, reason = _fetch(connection)
+    def _round(self, seconds: float) -> None:
+        answers = [_fetch(connection) for connection in self._connections]
+        reason = next((why for _, why in answers if why is not None), None)
         with self._lock:
-            self._plant.update(state, seconds)
+            self._plant.update(*(state for state, _ in answers if state is not None), seconds=seconds)
             self._note_dips(time.time())
             self._reason = reason
             self._read_at = time.monotonic() if reason is None else self._read_at

@@ -256,6 +256,7 @@ class DemoServer:
             "prefill_s": [prefill for _, prefill in efforts],
             "engine_bytes": self.engine_bytes,
             "cache_bytes": self.cache_bytes,
+            "process": "llama-server" if self._llamacpp else "VLLM::EngineCore",
             "hog_bytes": int(self.faults.active.get("hog", 0.0) * 2**30),
         }
 
