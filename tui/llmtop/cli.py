@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from llmtop.commands.common import EXIT_CRASH, EXIT_OK, EXIT_USAGE, CommandParser
+from llmtop.contract.secrets import KNOWN, mask
 from llmtop.contract.settings import UsageError
 
 COMMANDS = {  # each a module of llmtop.commands with `add_arguments(parser)` and `run(args)`
@@ -50,14 +51,14 @@ def run(argv: Sequence[str]) -> int:
     try:
         return _dispatch(list(argv))
     except UsageError as error:
-        print(f"llmtop: {error}", file=sys.stderr)
+        print(f"llmtop: {mask(str(error))}", file=sys.stderr)
         return EXIT_USAGE
     except (BrokenPipeError, KeyboardInterrupt):
         return EXIT_OK
     except SystemExit as error:  # argparse after --help and --version
         return error.code if isinstance(error.code, int) else EXIT_OK
     except Exception:
-        traceback.print_exc()
+        sys.stderr.write(KNOWN.hide(traceback.format_exc()))
         return EXIT_CRASH
 
 

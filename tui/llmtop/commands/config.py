@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from llmtop.contract.settings import MAX_INTERVAL_S, MIN_INTERVAL_S, Target, UsageError, parse_target
 
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _DEFAULTS = {"interval": float, "theme": str, "ascii": bool, "mouse": bool, "memory": str, "watch": list}
 _SERVER_KEYS = {"url": str, "api_key_env": str, "ca": str, "insecure": bool, "max_num_seqs": int}
 
@@ -65,7 +67,7 @@ def _check(path: Path, where: str, table: Mapping[str, Any], known: Mapping[str,
         kind = known[key]
         good = isinstance(value, (int, float) if kind is float else kind)
         if not good or (isinstance(value, bool) and kind is not bool):
-            raise UsageError(f"{path}: {where}{key} must be a {kind.__name__}, not {value!r}")
+            raise UsageError(f"{path}: {where}{key} must be a {kind.__name__}, not a {type(value).__name__}")
         if kind is int and value < 1:
             raise UsageError(f"{path}: {where}{key} must be 1 or more, not {value}")
 
@@ -126,6 +128,10 @@ def attach_key(targets: tuple[Target, ...], environ: Mapping[str, str], key_env:
 
 def _key(environ: Mapping[str, str], variable: str, where: str) -> str:
     key = environ.get(variable, "").strip()
+    if not key and not _VARIABLE.fullmatch(variable):  # it may be the key itself, which is not repeated
+        raise UsageError(
+            f"{where}: there is no environment variable of that name; export the key and name its variable"
+        )
     if not key:
         raise UsageError(f"{where}: the environment variable {variable} is not set; export it first")
     if not key.isascii() or not key.isprintable():

@@ -26,7 +26,7 @@ from llmtop.commands.common import (
     live_machine,
     named_targets,
 )
-from llmtop.contract.secrets import mask
+from llmtop.contract.secrets import KNOWN, mask
 from llmtop.contract.settings import DEFAULT_PORT, Target
 from llmtop.warmup import factory
 from llmtop.warmup.check import make_plan, read_command
@@ -81,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do what the flags say; returns the exit code."""
+    KNOWN.add_command(args.command, os.environ)
     try:
         problem = conflict(args)
         if problem is not None:

@@ -6,7 +6,9 @@ from base64 import b64encode
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from llmtop.contract.secrets import KNOWN
 
 DEFAULT_PORT = 8000
 INTERVAL_S = 1.0
@@ -30,6 +32,13 @@ class Target:
     insecure: bool = False
     max_num_seqs: int | None = None
     model: str | None = None  # of several behind one address, the one that is meant
+
+    def __post_init__(self) -> None:
+        """Have the key or the password hidden wherever it comes back; a name alone is one too."""
+        KNOWN.add(self.key)
+        if self.login is not None:
+            KNOWN.add(self.login[1] or self.login[0])
+            KNOWN.add_header(self.authorization)
 
     @property
     def origin(self) -> str:
@@ -100,6 +109,7 @@ def parse_target(text: str) -> Target:
         or not host
         or port == 0
         or any(map(str.isspace, typed))
+        or "@" in parts.path + parts.query + parts.fragment  # behind a password that is not percent-encoded
         or not _sayable(host)
     ):
         raise UsageError(f"{_shown(text)!r} is not a server; write HOST:PORT or http(s)://HOST[:PORT][/PREFIX]")
@@ -110,7 +120,7 @@ def parse_target(text: str) -> Target:
     for suffix in ("/metrics", "/v1"):
         path = path.removesuffix(suffix)
     url = f"{parts.scheme}://{place}" + (f":{port}" if port is not None else "") + path
-    login = (parts.username, parts.password or "") if parts.username else None
+    login = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
     return Target(url, login=login, model=next(iter(parse_qs(parts.query).get("model", ())), None))
 
 

@@ -11,6 +11,7 @@ from collections import deque
 from typing import Any
 
 from llmtop.contract.codec import plain
+from llmtop.contract.secrets import KNOWN
 from llmtop.load.plan import Plan
 
 _LINE_LIMIT = 64 << 20
@@ -107,7 +108,7 @@ class Child:
     async def _read_errors(self) -> None:
         assert self._process.stderr is not None
         while line := await self._process.stderr.readline():
-            self.stderr.append(line.decode("utf-8", "replace").rstrip())
+            self.stderr.append(KNOWN.hide(line.decode("utf-8", "replace").rstrip()))
 
 
 def _event(line: bytes) -> dict[str, Any]:

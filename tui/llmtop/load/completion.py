@@ -13,9 +13,11 @@ from array import array
 from enum import StrEnum
 from typing import Any, Literal
 
+from llmtop.contract.secrets import KNOWN
 from llmtop.load.sse import SseError, SseEvent, SseParser
 
 _KEPT_BODY = 4096
+_MESSAGE_CHARS = 400
 _REASONING = ("reasoning", "reasoning_content")
 _STREAM_START = re.compile(rb"\s*(:|data|event|id|retry)")
 _CONTENT = ("content", "refusal", "tool_calls", "function_call")
@@ -137,7 +139,7 @@ class Reply:
     def head(self, status: int, content_encoding: str = "", retry_after: str = "") -> None:
         """The status line and headers came."""
         self.status = status
-        self._retry_after = f" (Retry-After: {retry_after})" if retry_after else ""
+        self._retry_after = f" (Retry-After: {KNOWN.hide(retry_after)})" if retry_after else ""
         failure = http_outcome(status)
         if failure:
             self._fail(failure, f"HTTP {status}")
@@ -224,19 +226,20 @@ class Reply:
             return failure
         try:
             chunk = json.loads(self._body)
-        except ValueError:
+        except (ValueError, RecursionError):
             chunk = None
         words = _error_text(chunk) if isinstance(chunk, dict) else None
         if words and failure is Outcome.BAD_STREAM:
             failure = Outcome.STREAM_ERROR
-        self.message = words or self.message or self._body[:200].decode("utf-8", "replace")
+        start = KNOWN.hide_bytes(self._body)[:200].decode("utf-8", "replace")
+        self.message = KNOWN.hide(words or self.message or start)
         self.message += self._retry_after if self.status in REFUSED else ""
         return failure
 
     def _fail(self, failure: Outcome, message: str) -> None:
         if self._failure is None:
             self._failure = failure
-            self.message = message
+            self.message = KNOWN.hide(message)[:_MESSAGE_CHARS]
 
     def _event(self, event: SseEvent, now: float) -> None:
         self._seen_event = True
@@ -247,7 +250,7 @@ class Reply:
             self.done = True
             return
         if event.kind == b"error":
-            self._fail(Outcome.STREAM_ERROR, text[:200])
+            self._fail(Outcome.STREAM_ERROR, KNOWN.hide(text)[:200])
             return
         try:
             chunk = json.loads(text)
@@ -256,7 +259,7 @@ class Reply:
         if isinstance(chunk, dict):
             self._chunk(chunk, now)
         elif event.kind in (b"", b"message"):
-            self._fail(Outcome.BAD_STREAM, f"not a JSON object: {text[:200]}")
+            self._fail(Outcome.BAD_STREAM, f"not a JSON object: {KNOWN.hide(text)[:200]}")
 
     def _chunk(self, chunk: dict[str, Any], now: float) -> None:
         error = _error_text(chunk)
@@ -296,7 +299,7 @@ class Reply:
         """Whether this choice carries a token."""
         reason = choice.get("finish_reason")
         if reason is not None:
-            self.finish_reason = str(reason)
+            self.finish_reason = KNOWN.hide(str(reason))[:_MESSAGE_CHARS]
             if reason in ("error", "abort"):
                 self._fail(Outcome.STREAM_ERROR, f"finish_reason {reason!r}")
         if not self.chat:
@@ -325,6 +328,6 @@ class Reply:
 def _complete_json(data: bytes) -> bool:
     try:
         json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True

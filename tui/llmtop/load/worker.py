@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from llmtop.contract.codec import plain, rebuild
+from llmtop.contract.secrets import KNOWN
 from llmtop.load.level import STOPPED, LevelRun, Share
 from llmtop.load.plan import Plan
 from llmtop.load.probe import PreflightError, Probe
@@ -80,6 +81,7 @@ class Worker:
         ca = Path(tls["ca"]) if tls.get("ca") else None
         self._plan = plan
         self._pipe = pipe
+        KNOWN.add_header(authorization)
         self._headers = {"Authorization": authorization} if authorization else {}
         connect_s, insecure = plan.timeouts.connect_s, bool(tls.get("insecure"))
         self._connector = Connector(Origin.parse(plan.url), connect_s, ca, insecure)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmtop.contract.secrets import mask
 from llmtop.contract.snapshot import Host
 from llmtop.machine.sample import MemInfo, NodeMem
 
@@ -101,7 +102,7 @@ class HostReader:
         short = _printable(_read(f"{self._procfs}/{pid}/comm"))
         command = _printable((_read(f"{self._procfs}/{pid}/cmdline") or "").split("\0")[0])
         # comm is cut at 15 characters; the command line has the whole of the same name.
-        long = command.rsplit("/", 1)[-1]
+        long = mask(command).rsplit("/", 1)[-1]  # a title that a process gave itself may have all its arguments
         return long if long.startswith(short) and long else short or None
 
     def _sees_host_pids(self) -> bool:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 
+from llmtop.contract.secrets import KNOWN
 from llmtop.contract.settings import Target, UsageError, basic
 from llmtop.net.connection import (
     Answer,
@@ -145,6 +146,7 @@ def proxy_for(origin: Origin) -> Proxy | None:
         raise UsageError(words) from None
     parts = urlsplit(url if "://" in url else f"http://{url}")
     login = basic(unquote(parts.username), unquote(parts.password or "")) if parts.username else None
+    KNOWN.add_header(login)
     return Proxy(near, login)
 
 

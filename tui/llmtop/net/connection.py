@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 import httptools
 
 from llmtop import __version__
+from llmtop.contract.secrets import KNOWN
 
 IDLE_LIMIT_S = 4.0  # uvicorn closes an idle connection after 5 s: never send on one that is about to go
 HEAD_LIMIT = 2**18
@@ -338,7 +339,7 @@ class Connector:
         words = tunnel.head.partition(b"\r\n")[0].decode("latin-1").split(maxsplit=2)
         if words[1:2] != ["200"]:
             transport.abort()
-            raise CannotConnect(f"the proxy says {' '.join(words[1:]) or 'nothing'}")
+            raise CannotConnect(f"the proxy says {KNOWN.hide(' '.join(words[1:])) or 'nothing'}")
         connection = Connection()
         inner = await loop.start_tls(transport, connection, self._ssl, server_hostname=self.origin.host)
         if inner is None:
@@ -349,7 +350,10 @@ class Connector:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer; `t` is the monotonic time of its first body byte, header names are in lower case."""
+    """A whole answer, without the secrets of this run that a server may repeat.
+
+    `t` is the monotonic time of its first body byte, header names are in lower case.
+    """
 
     status: int
     headers: Mapping[str, str]
@@ -394,7 +398,8 @@ class _Gathered:
         body = b"".join(self._chunks)
         if self.headers.get("content-encoding", "").lower() == "gzip":
             body = _unzip(body, self._limit)
-        return Answer(self.status, self.headers, body, self.t)
+        headers = {name: KNOWN.hide(value) for name, value in self.headers.items()}
+        return Answer(self.status, headers, KNOWN.hide_bytes(body), self.t)
 
 
 def _unzip(body: bytes, limit: int) -> bytes:

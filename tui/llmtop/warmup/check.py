@@ -33,7 +33,7 @@ def read_command(words: Sequence[str]) -> Command:
     """Read the flags of a command line, also inside `docker run … image` and `sh -c "vllm serve …"`."""
     flat = list(words)
     if len(flat) >= 3 and flat[1] in ("-c", "-lc"):
-        flat = shlex.split(flat[2], posix=True)
+        flat = _split(flat[2])
     share = _value(flat, "gpu-memory-utilization")
     return Command(
         utilization=_number(share),
@@ -44,6 +44,14 @@ def read_command(words: Sequence[str]) -> Command:
         port=_port(_value(flat, "port")),
         ray=_value(flat, "distributed-executor-backend") == "ray",
     )
+
+
+def _split(text: str) -> list[str]:
+    """The words of a shell's command line; what no shell understands is cut at its spaces."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
 
 
 def _value(words: Sequence[str], flag: str) -> str | None:
@@ -64,7 +72,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _port(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() else None
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else None
 
 
 def _bytes(text: str | None) -> int | None:
@@ -136,7 +144,7 @@ def _zram(procfs: Path) -> bool:
 
 def _limit(cgroup: Path) -> int | None:
     text = "".join(_lines(cgroup / "memory.max")).strip()
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None
 
 
 def _lines(path: Path) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-from llmtop.contract.secrets import mask
+from llmtop.contract.secrets import KNOWN, mask
 from llmtop.warmup.log_source import Reader, Splitter
 
 _CHUNK = 65_536
@@ -28,8 +28,9 @@ _SIGNALS = (*_ENDS, signal.SIGUSR1, signal.SIGUSR2)
 class Launch(Reader):
     """A command in a process group of its own; as a `LineSource` it gives the lines of its output.
 
-    `show` gets the output as the command wrote it. With `terminal` the command writes to a pseudo-terminal, so that its
-    progress bars work; otherwise to a pipe. The log file has mode 0600 and its secrets are masked.
+    `show` gets the output as the command wrote it, but for the secrets that are known. With `terminal` the command
+    writes to a pseudo-terminal, so that its progress bars work; otherwise to a pipe. The log file has mode 0600 and its
+    secrets are masked.
     """
 
     def __init__(self, argv: list[str], log: Path | None, show: Callable[[bytes], None], terminal: bool) -> None:
@@ -38,6 +39,7 @@ class Launch(Reader):
         self._process: subprocess.Popen[bytes] | None = None
         self._began = 0.0
         self._read_fd = -1
+        self._veiled = b""  # what may be the beginning of a secret
         self._kept = _Kept(None)
         self._over = threading.Event()
 
@@ -124,12 +126,20 @@ class Launch(Reader):
     def _output(self, stop: threading.Event) -> Iterator[tuple[bytes, bool]]:
         try:
             while chunk := self._chunk():
-                self._show(chunk)
+                self._give(chunk)
                 self._kept.write(chunk)
                 if not stop.is_set():  # once nobody takes the lines, they must not hold the command up
                     yield chunk, True
         finally:
+            self._show(KNOWN.hide_bytes(self._veiled))
             self._kept.close()
+
+    def _give(self, chunk: bytes) -> None:
+        """Show what came, and keep back what the next chunk could turn out to end."""
+        known = KNOWN.hide_bytes(self._veiled + chunk)
+        size = KNOWN.begun(known)
+        self._veiled = known[len(known) - size :]
+        self._show(known[: len(known) - size])
 
     def _chunk(self) -> bytes:
         try:
