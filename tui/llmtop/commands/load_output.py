@@ -12,9 +12,9 @@ from llmtop.contract.settings import UsageError
 from llmtop.contract.units import UNKNOWN, clean, duration, rate, seconds
 from llmtop.engines.models import ListedModel
 from llmtop.load import table
-from llmtop.load.events import Draining, Event, LevelDone, LevelStarted, Preflighted, Progress, Warned
+from llmtop.load.events import Draining, Event, LevelDone, LevelStarted, Measuring, Preflighted, Progress, Warned
 from llmtop.load.models import NoModel, candidates, choice
-from llmtop.load.plan import ROUTES, Plan
+from llmtop.load.plan import ROUTES, Plan, measurement_words
 from llmtop.load.results import RunResult, values_of
 from llmtop.load.scenarios import SCENARIOS, TooLong, bench_commands, cuts
 
@@ -35,6 +35,8 @@ def plan_text(plan: Plan, models: Sequence[ListedModel] = ()) -> str:
     ]
     head = [f"{SCENARIOS[plan.scenario].title} of {plan.url}: at most {size}; limits {limits}"]
     head += _model_lines(plan, models)
+    if (measured := measurement_words(plan)) is not None:
+        head.append(measured)
     return "\n".join([*head, *levels, "The same with vLLM's own tool:", *bench_commands(plan)])
 
 
@@ -101,6 +103,8 @@ def _json_event(event: Event) -> dict[str, Any] | None:
             return {"event": "level_done"} | {name: values_of(result)[name] for name in _LEVEL_DONE}
         case Draining(running, before, drained):
             return {"event": "draining", "running": running, "before": before, "drained": drained}
+        case Measuring(requests, prompt, output):
+            return {"event": "measuring", "requests": requests, "prompt_tokens": prompt, "output_tokens": output}
         case Preflighted(profile, _, took):
             return {"event": "preflight", "model": profile.model, "api": profile.api, "estimate_s": took}
         case Warned(text):
@@ -141,6 +145,9 @@ class Bar:
             case Preflighted(profile, _, took):
                 lasts = f", about {duration(took)}" if took is not None else ""
                 self._console.print(f"model {clean(profile.model or UNKNOWN)} by {ROUTES[profile.api]}{lasts}")
+            case Measuring(requests, prompt, output):
+                words = f"{requests} requests, {prompt:,} prompt + {output:,} output tokens time the idle server"
+                self._console.print(words)
             case Warned(text):
                 self._console.print(f"warning: {text}")
             case Draining(running, before, drained):

@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections import deque
 from typing import Any
+
+import psutil
 
 from llmtop.contract.codec import plain
 from llmtop.contract.secrets import KNOWN
@@ -17,6 +20,7 @@ from llmtop.load.plan import Plan
 _LINE_LIMIT = 64 << 20
 _END_S = 2.0
 _STOP_S = 0.5
+FROZEN_S = 0.2  # twice so long stopped by a signal: the streams it holds open are to end
 SILENT_S = 10.0  # a worker in a level speaks four times a second
 
 
@@ -33,6 +37,7 @@ class Child:
         self._process = process
         self._killer: asyncio.TimerHandle | None = None
         self._readers = [asyncio.ensure_future(self._read()), asyncio.ensure_future(self._read_errors())]
+        self._guard = asyncio.ensure_future(self._guarded())
 
     @classmethod
     async def start(cls, plan: Plan, authorization: str | None, tls: dict[str, Any]) -> Child:
@@ -82,6 +87,7 @@ class Child:
         """Stops it, politely, then by force, and waits until it is gone."""
         self.stop()
         await self._process.wait()
+        self._guard.cancel()
         if self._killer is not None:
             self._killer.cancel()
         await asyncio.wait(self._readers, timeout=_END_S)
@@ -92,8 +98,24 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
+    async def _guarded(self) -> None:
+        """Ends it when something else than this process has stopped it with a signal; Ctrl-Z stops both."""
+        before = False
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self._process.pid)
+            while self._process.returncode is None:
+                frozen = process.status() == psutil.STATUS_STOPPED
+                if frozen and before:
+                    self.events.put_nowait({"event": "error", "message": "the load worker was frozen by a signal"})
+                    self.kill()
+                    break
+                before = frozen
+                await asyncio.sleep(FROZEN_S)
+
     def _last_words(self) -> str:
-        return "the load worker ended: " + (self.stderr[-1] if self.stderr else f"exit {self._process.returncode}")
+        code = self._process.returncode or 0
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit {code}"
+        return f"the load worker ended: {self.stderr[-1] if self.stderr else how}"
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
@@ -103,6 +125,8 @@ class Child:
         except ValueError:  # not a line of ours, or one without end
             self.events.put_nowait({"event": "error", "message": "the load worker wrote what is no event"})
             self.kill()
+        with contextlib.suppress(TimeoutError):  # how it ended is known a moment later
+            await asyncio.wait_for(self._process.wait(), _END_S)
         self.events.put_nowait({"event": "gone"})
 
     async def _read_errors(self) -> None:

@@ -22,6 +22,15 @@ class Preflighted:
 
 
 @dataclass(frozen=True, slots=True)
+class Measuring:
+    """So many requests and tokens go to the idle server now, for the estimate of time."""
+
+    requests: int
+    prompt: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
 class LevelPreparing:
     """Prompts are made, connections opened, one request warms the server up."""
 
@@ -117,4 +126,15 @@ class Finished:
     result: RunResult
 
 
-Event = Preflighted | LevelPreparing | LevelStarted | Progress | RequestDone | LevelDone | Draining | Warned | Finished
+Event = (
+    Preflighted
+    | Measuring
+    | LevelPreparing
+    | LevelStarted
+    | Progress
+    | RequestDone
+    | LevelDone
+    | Draining
+    | Warned
+    | Finished
+)

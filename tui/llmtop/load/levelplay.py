@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from llmtop.contract.snapshot import Snapshot
+from llmtop.contract.units import clean
 from llmtop.engines.registry import engine_text
 from llmtop.load.child import SILENT_S, Child, WorkerFailed
 from llmtop.load.counters import CounterReader, ServerCounters, delta
@@ -26,6 +27,7 @@ POLL_S = 1.0  # a page costs the server about 10 ms of the process that streams 
 FIRST_POLL_S = 0.25  # a short level has its peak here
 LEAD_S = 0.05  # from "go" to the common start
 SETTLE_TRIES = 6
+WORDS = 400  # of a reason, at most
 _PREFILL_TOK_S, _TPOT_S = 4000.0, 0.03  # a guess, for the share of each level in the whole; ratios matter alone
 
 
@@ -196,13 +198,14 @@ class LevelPlay:
                 return
 
     async def _hear(self, worker: Child) -> dict[str, Any]:
-        """The worker's next event; one that was killed after a stop has played its part all the same."""
+        """The worker's next event; one that ended in the midst of its part has played it so far, and ends the level."""
         try:
             return await worker.hear("req", "snap", "level", silent_s=SILENT_S)
-        except WorkerFailed:
-            if not worker.stopping:
-                raise
-            return {"event": "level", "stopped": STOPPED, "interrupted": True, "vitals": {}}
+        except WorkerFailed as error:
+            why = STOPPED if worker.stopping else clean(str(error), WORDS)
+            for one in self._workers:
+                one.stop()
+            return {"event": "level", "stopped": why, "interrupted": True, "vitals": {}}
 
     def _record(self, record: RequestRecord) -> None:
         self._records.append(record)

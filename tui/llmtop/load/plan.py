@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Route = Literal["completions", "chat"]
@@ -22,6 +22,9 @@ ROUTES: Mapping[Api, str] = {
 }
 CHUNK = 2048  # prompt tokens that a step reads
 STEP_GROWTH = 0.07  # of a step by each further user, where only one number of users is known
+LONG = 100  # requests: a shorter plan is over before its length is of interest
+SHORT_LEN = 16  # prompt tokens of a request that asks for nothing in particular
+_MEASURED_USERS, MEASURED_TOKENS = 32, 12
 DEFAULT_SLO: Mapping[str, float] = {"user_tok_s": 6.0, "ttft_p99": 4.0}
 
 
@@ -139,6 +142,28 @@ class Pace:
                 break
             low, first = high, then
         return max(self.steps[0][1], first + slope * (users - low))
+
+
+def measurement(plan: Plan) -> tuple[Level, ...]:
+    """What an idle server is asked before a long plan, for the estimate of its time; empty where nothing is.
+
+    One request with a long prompt, then several short ones at once: no more than the plan itself asks for.
+    """
+    longest = max((level.input_len + level.output_len for level in plan.levels), default=0)
+    prompt = min(CHUNK, longest - MEASURED_TOKENS)
+    if plan.requests() < LONG or plan.scenario == "soak" or prompt < 1:
+        return ()
+    users = min(_MEASURED_USERS, max(level.concurrency for level in plan.levels))
+    several = (Level("together", users, users, min(SHORT_LEN, prompt), MEASURED_TOKENS),) if users > 2 else ()
+    return (Level("alone", 1, 1, prompt, MEASURED_TOKENS), *several)
+
+
+def measurement_words(plan: Plan) -> str | None:
+    """What `measurement` sends, in words; None where it sends nothing."""
+    sent = replace(plan, levels=measurement(plan))
+    prompt, output = sent.tokens()
+    size = f"{sent.requests()} requests, {prompt:,} prompt + {output:,} output tokens"
+    return f"{size} before it time an idle server; they are in no figure" if sent.levels else None
 
 
 def estimate_s(plan: Plan, pace: Pace | None) -> float | None:

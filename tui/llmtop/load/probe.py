@@ -11,25 +11,26 @@ import json
 import random
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmtop.engines.models import ListedModel, listed
 from llmtop.load.completion import REFUSED, Outcome, Reply
 from llmtop.load.exchange import Exchange, Meter
 from llmtop.load.models import NoModel, candidates, choice, names
-from llmtop.load.plan import CHUNK, ROUTES, Level, Pace, Plan, Route
+from llmtop.load.plan import MEASURED_TOKENS, ROUTES, SHORT_LEN, Level, Pace, Plan, Route, measurement
 from llmtop.load.prompts import PAGE, Profile, Prompts, single_token_words
+from llmtop.load.results import Totals
 from llmtop.net.connection import Connector, fetch
 
-_INPUT_LEN, _OUTPUT_LEN = 16, 8
+_OUTPUT_LEN = 8
 _MIN_IDS = 100
 _SAMPLE_WORDS = 400
 _ANSWER_S = 5.0
 _TRIED_MODELS = 3
 _SHORT = 64  # tokens: a prompt so short is not worth a calibration
 _SEVERAL = 1.1  # tokens per chunk
-_MEASURED_USERS, _MEASURED_TOKENS = 32, 12
+_MEASURE_S = 20.0  # a server that takes longer has told how fast it is for one user
 
 
 class PreflightError(RuntimeError):
@@ -51,6 +52,18 @@ class Probe:
     plan: Plan
     connector: Connector
     headers: Mapping[str, str]
+    exchanges: list[Exchange] = field(default_factory=list)  # all that were sent
+
+    @property
+    def spent(self) -> Totals:
+        """The requests that were answered and their tokens."""
+        answered = [exchange.reply for exchange in self.exchanges if exchange.reply.times]
+        prompts = [reply.prompt_tokens for reply in answered if reply.prompt_tokens is not None]
+        return Totals(
+            generation=sum(reply.completion_tokens or len(reply.times) for reply in answered),
+            prompt=sum(prompts) if len(prompts) == len(answered) else None,
+            requests=len(answered),
+        )
 
     async def run(self) -> Profile:
         """The profile of the server; raises `PreflightError`, or `OSError` or `TimeoutError` when none is there."""
@@ -160,7 +173,7 @@ class Probe:
         if profile.use_ids or profile.trouble or not profile.stream_usage or longest <= _SHORT:
             return profile
         prompts = Prompts(self.plan, profile)
-        words = prompts.count_of(_INPUT_LEN), len(prompts.vocabulary)
+        words = prompts.count_of(SHORT_LEN), len(prompts.vocabulary)
         counts = [(await self._complete(profile, prompts.sample(count))).reply.prompt_tokens for count in words]
         few, many = counts
         if few is None or many is None or many <= few:
@@ -171,22 +184,28 @@ class Probe:
     def _level(self) -> Level:
         """A request no longer than the shortest answer of the plan, so that it is answered alike."""
         output_len = min((level.output_len for level in self.plan.levels), default=_OUTPUT_LEN)
-        return Level("preflight", 1, 1, _INPUT_LEN, min(output_len, _OUTPUT_LEN))
+        return Level("preflight", 1, 1, SHORT_LEN, min(output_len, _OUTPUT_LEN))
 
     async def measure(self, profile: Profile) -> Pace | None:
         """How fast an idle server is: one request with a long prompt, then several short ones at once."""
-        longest = min(CHUNK, max(level.input_len for level in self.plan.levels))
-        alone = await self._complete(profile, level=Level("alone", 1, 1, longest, _MEASURED_TOKENS))
-        one = _tpot(alone)
-        if one is None or alone.reply.times[0] <= alone.start_s:
+        one, *more = measurement(self.plan)
+        alone = await self._complete(profile, level=one)
+        step = _tpot(alone)
+        if step is None or alone.reply.times[0] <= alone.start_s:
             return None
-        users = min(_MEASURED_USERS, max(level.concurrency for level in self.plan.levels))
-        short = Level("together", 1, 1, _INPUT_LEN, _MEASURED_TOKENS)
-        together = await asyncio.gather(*(self._complete(profile, level=short, number=n) for n in range(1, users + 1)))
-        several = [step for exchange in together if (step := _tpot(exchange)) is not None]
-        prefill = (alone.reply.prompt_tokens or longest) / (alone.reply.times[0] - alone.start_s)
-        more = ((users, statistics.median(several)),) if users > 2 and several else ()
-        return Pace(prefill, ((1, one), *more))
+        prefill = (alone.reply.prompt_tokens or one.input_len) / (alone.reply.times[0] - alone.start_s)
+        several = [(level.concurrency, found) for level in more if (found := await self._together(profile, level))]
+        return Pace(prefill, ((1, step), *several))
+
+    async def _together(self, profile: Profile, level: Level) -> float | None:
+        """Seconds of a step while all requests of a level are decoding; None where that took too long to see."""
+        work = (self._complete(profile, level=level, number=number) for number in range(1, level.num_prompts + 1))
+        try:
+            together = await asyncio.wait_for(asyncio.gather(*work), _MEASURE_S)
+        except TimeoutError:
+            return None
+        steps = [step for exchange in together if (step := _tpot(exchange)) is not None]
+        return statistics.median(steps) if steps else None
 
     async def _complete(
         self, profile: Profile, text: str | None = None, level: Level | None = None, number: int = 0
@@ -201,6 +220,7 @@ class Probe:
         data = json.dumps(body).encode()
         request = self.connector.origin.request("POST", ROUTES[profile.api], self.headers, data)
         exchange = Exchange(reply, Meter(), 0.0)
+        self.exchanges.append(exchange)
         try:
             exchange.start_s = connection.send(request, exchange)
             await asyncio.wait_for(exchange.finished, self.plan.timeouts.ttft_s)
@@ -215,7 +235,7 @@ class Probe:
         tokens, first = reply.completion_tokens, reply.tokens_at_first() or 1
         later = (tokens or len(times)) - first
         early = "answers end before the asked length, though ignore_eos was accepted"
-        sent = max(1, Prompts(self.plan, profile).count_of(_INPUT_LEN))
+        sent = max(1, Prompts(self.plan, profile).count_of(SHORT_LEN))
         measured = not profile.use_ids and reply.prompt_tokens is not None
         several = tokens is not None and tokens > _SEVERAL * len(times)
         return replace(
@@ -263,4 +283,4 @@ def _tpot(exchange: Exchange) -> float | None:
     """Seconds per token of the second half of an answer, when all that came together are decoding."""
     times = exchange.reply.times
     half = len(times) // 2
-    return (times[-1] - times[half]) / (len(times) - 1 - half) if len(times) >= _MEASURED_TOKENS // 2 else None
+    return (times[-1] - times[half]) / (len(times) - 1 - half) if len(times) >= MEASURED_TOKENS // 2 else None

@@ -15,6 +15,7 @@ from llmtop.load.events import (
     LevelDone,
     LevelPreparing,
     LevelStarted,
+    Measuring,
     Preflighted,
     Progress,
     RequestDone,
@@ -29,6 +30,7 @@ Item = Plan | ServerCounters | Event
 _KINDS: Mapping[str, type] = {
     "plan": Plan,
     "counters": ServerCounters,
+    "measuring": Measuring,
     "preparing": LevelPreparing,
     "level": LevelStarted,
     "progress": Progress,

@@ -46,6 +46,15 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class Outside:
+    """What was sent and answered beside the levels, and is in none of their figures; None = not known."""
+
+    preflight: Totals = Totals()
+    measurement: Totals = Totals(0, 0, 0)  # of an idle server's speed, before a long plan
+    warm_up: Totals = Totals(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class CrossCheck:
     """Our totals beside the server's; `checked` is False without its counters."""
 
@@ -186,6 +195,7 @@ class RunResult:
     api: str = "completions"
     prompts: str = "ids"
     refused: tuple[str, ...] = ()
+    outside: Outside = Outside()
     directory: str | None = None
     error: str | None = None
     engine: str | None = None  # as people call it, with its version

@@ -28,21 +28,20 @@ from llmtop.engines.models import ListedModel, listed
 from llmtop.engines.registry import engine_text
 from llmtop.load import flags as doubts
 from llmtop.load.child import Child, WorkerFailed
-from llmtop.load.counters import CounterReader, ServerCounters
-from llmtop.load.events import Draining, Event, Finished, LevelDone, Preflighted, Warned
+from llmtop.load.counters import CounterReader, ServerCounters, delta
+from llmtop.load.events import Draining, Event, Finished, LevelDone, Measuring, Preflighted, Warned
 from llmtop.load.files import RunFiles, new_directory, state_dir
-from llmtop.load.levelplay import LevelPlay, Watcher
-from llmtop.load.plan import Pace, Plan, estimate_s
+from llmtop.load.level import STOPPED
+from llmtop.load.levelplay import SETTLE_TRIES, WORDS, LevelPlay, Watcher
+from llmtop.load.plan import Pace, Plan, estimate_s, measurement
 from llmtop.load.prompts import Profile
-from llmtop.load.results import LevelResult, RunResult
+from llmtop.load.results import LevelResult, Outside, RunResult, Totals
 from llmtop.load.scenarios import SCENARIOS, TooLong, cuts, fit
-from llmtop.load.summary import LevelRaw, detailed_arrays, level_result
+from llmtop.load.summary import LevelRaw, detailed_arrays, level_result, spent, total
 from llmtop.load.verdict import failure, judge, single_user
 from llmtop.net.connection import Connector, Origin, fetch
 
 GAIN = 1.05
-LONG = 100  # requests: a shorter run is over before its length is of interest
-_WORDS = 400
 DRAIN_S = 10.0
 
 
@@ -128,6 +127,8 @@ class LoadRun:
         self._wanted_workers = 1
         self._failed: str | None = None  # why a worker ended the run
         self._before: ServerCounters | None = None
+        self._outside = Outside()
+        self._warm_ups: list[Totals] = []
 
     def stop(self) -> None:
         """Ends the load at once; call it in the loop that runs the plan."""
@@ -148,9 +149,9 @@ class LoadRun:
                 await self._levels()
             except WorkerFailed as error:
                 if not self._results and not self._stop.is_set():
-                    raise LoadError(clean(str(error), _WORDS)) from None
+                    raise LoadError(clean(str(error), WORDS)) from None
                 if not self._stop.is_set():
-                    self._failed = clean(str(error), _WORDS)
+                    self._failed = clean(str(error), WORDS)
                     self._warn(self._failed)
             finally:
                 await self._end()
@@ -158,13 +159,15 @@ class LoadRun:
 
     def _warn(self, text: str) -> None:
         """Passes words on, some of them the server's, without what could move a terminal's cursor."""
-        self._emit(Warned(clean(text, _WORDS)))
+        self._emit(Warned(clean(text, WORDS)))
 
     async def _preflight(self) -> None:
         self._before = await self._watcher.read()
         child = await self._child()
         child.say(cmd="preflight")
-        self._profile = rebuild(Profile, (await child.hear("preflight"))["profile"])
+        heard = await child.hear("preflight")
+        self._profile = rebuild(Profile, heard["profile"])
+        self._outside = replace(self._outside, preflight=rebuild(Totals, heard["spent"]))
         if self._before is None:
             self._before = await self._watcher.of_model(self._profile.model)
         for note in self._profile.notes:
@@ -180,15 +183,28 @@ class LoadRun:
         self._emit(Preflighted(self._profile, self._before, estimate_s(self.plan, self._pace)))
 
     async def _measured(self, child: Child) -> Pace | None:
-        """How fast the server is, for the estimate of time: of one that is idle, and before a long run."""
-        before = self._before
-        if before is None or before.running or before.waiting or self._profile.trouble:
+        """How fast the server is, for the estimate of time: of one that serves nobody else, and before a long run."""
+        sent = replace(self.plan, levels=measurement(self.plan))
+        if not sent.levels or self._profile.trouble or not await self._alone():
             return None
-        if self.plan.requests() < LONG or self.plan.scenario == "soak":
-            return None
+        self._emit(Measuring(sent.requests(), *sent.tokens()))
+        self._outside = replace(self._outside, measurement=Totals())  # until it has told
         child.say(cmd="measure")
-        pace = (await child.hear("measured"))["pace"]
-        return rebuild(Pace, pace) if pace is not None else None
+        heard = await child.hear("measured")
+        self._outside = replace(self._outside, measurement=rebuild(Totals, heard["spent"]))
+        return rebuild(Pace, heard["pace"]) if heard["pace"] is not None else None
+
+    async def _alone(self) -> bool:
+        """Whether the server says that it ran nothing before and runs nothing now, and answered us alone since."""
+        before, ours = self._before, self._outside.preflight.requests or 0
+        if before is None or before.running or before.waiting:
+            return False
+        for _ in range(SETTLE_TRIES):  # our own last request may still be counted
+            now = await self._watcher.read()
+            if now is not None and now.running == 0 and not now.waiting:
+                return (delta(before.requests, now.requests) or 0) <= ours
+            await asyncio.sleep(0.1)
+        return False
 
     def _settle(self, child: Child) -> None:
         """The plan as it will run, here and in the worker that already has one: its route, prompts that fit."""
@@ -233,6 +249,9 @@ class LoadRun:
             raw = await self._level(index)
             result = self._take(raw)
             self._emit(LevelDone(index, result))
+            if result.interrupted and result.stopped != STOPPED and not self._stop.is_set():
+                self._failed = f"{result.level}: {result.stopped}"
+                self._warn(self._failed)
             if result.interrupted or result.refused or not result.completed:
                 return
             fails += failure(result, self.plan.slo) is not None
@@ -258,6 +277,8 @@ class LoadRun:
         if any((vitals.cpu_share or 0.0) > doubts.CPU_SHARE for vitals in raw.workers):
             self._wanted_workers += 1
         self._results.append(result)
+        if raw.warm_up is not None:
+            self._warm_ups.append(spent(raw.warm_up))
         if self._files is not None:
             self._files.level(result, detailed_arrays(raw))
         return result
@@ -307,7 +328,7 @@ class LoadRun:
         last = self._results[-1] if self._results else None
         if last is not None and last.refused:
             return f"stopped after {last.completed} of {last.num_prompts} requests of {last.level}: {last.stopped}"
-        if self._interrupted():
+        if self._interrupted() and self._failed is None:
             whole = [level.level for level in self._results if level.whole]
             return f"stopped after {whole[-1]}" if whole else "stopped before a level ran to its end"
         return self._failed
@@ -337,6 +358,7 @@ class LoadRun:
             api=profile.api,
             prompts="ids" if profile.use_ids else "text",
             refused=profile.refused,
+            outside=replace(self._outside, warm_up=total(self._warm_ups)),
             directory=str(self._files.directory) if self._files is not None else None,
             engine=self._watcher.engine or self._counted_engine(),
         )

@@ -14,7 +14,7 @@ from llmtop.load.counters import ServerCounters, server_mean
 from llmtop.load.plan import Level, Plan
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
-from llmtop.load.results import LevelResult
+from llmtop.load.results import LevelResult, Totals
 from llmtop.load.vitals import Vitals
 
 ARRAYS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")
@@ -114,6 +114,22 @@ def level_result(raw: LevelRaw) -> LevelResult:
         achieved_req_s=pacing.achieved_s,
         saturated=pacing.saturated,
     )
+
+
+def spent(record: RequestRecord) -> Totals:
+    """What one request took of the server, as far as it was answered."""
+    if not record.chunks:
+        return Totals(0, 0, 0)
+    return Totals(record.output, record.prompt_tokens, int(record.ok))
+
+
+def total(parts: Sequence[Totals]) -> Totals:
+    """The sum of what is known of each; None for a count that one of them lacks."""
+    sums = []
+    for name in ("generation", "prompt", "requests"):
+        values = [getattr(part, name) for part in parts]
+        sums.append(None if None in values else sum(values))
+    return Totals(*sums)
 
 
 def _reasons(records: Sequence[RequestRecord]) -> dict[str, str]:

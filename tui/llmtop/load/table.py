@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from llmtop.contract.units import UNKNOWN, clean, count, gib, percent, rate, seconds
 from llmtop.load.plan import ROUTES
-from llmtop.load.results import LevelResult, RunResult, Spread
+from llmtop.load.results import LevelResult, Outside, RunResult, Spread, Totals
 from llmtop.load.verdict import times_one
 
 
@@ -75,7 +75,20 @@ def facts(result: RunResult) -> list[str]:
             lines.append(f"{level.level}: goodput {rate(level.goodput_s)} of {rate(level.requests_s)} requests/s")
     if result.knee is not None and len(result.levels) > 1:
         lines.append(f"knee: {result.knee:g} is the least load with 90 % of the best tok/s")
+    lines += [f"beside the levels, in no figure: {words}"] if (words := _outside(result.outside)) else []
     return lines
+
+
+def _outside(outside: Outside) -> str:
+    """What was answered beside the levels, in words; empty where nothing was."""
+    parts = (("preflight", outside.preflight), ("measurement", outside.measurement), ("warm-up", outside.warm_up))
+    return ", ".join(f"{name} {_totals(part)}" for name, part in parts if part.requests != 0)
+
+
+def _totals(part: Totals) -> str:
+    if part.requests is None:
+        return "not known"
+    return f"{part.requests} requests ({count(part.prompt)} prompt + {count(part.generation)} output tokens)"
 
 
 def rows(levels: Sequence[LevelResult]) -> list[list[str]]:

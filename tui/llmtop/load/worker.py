@@ -144,12 +144,14 @@ class Worker:
             self._work.cancel()
 
     async def _preflight(self) -> None:
-        self._profile = await Probe(self._plan, self._connector, self._headers).run()
-        self._pipe.emit("preflight", profile=plain(self._profile))
+        probe = Probe(self._plan, self._connector, self._headers)
+        self._profile = await probe.run()
+        self._pipe.emit("preflight", profile=plain(self._profile), spent=plain(probe.spent))
 
     async def _measure(self) -> None:
-        pace = await Probe(self._plan, self._connector, self._headers).measure(self._profile)
-        self._pipe.emit("measured", pace=plain(pace))
+        probe = Probe(self._plan, self._connector, self._headers)
+        pace = await probe.measure(self._profile)
+        self._pipe.emit("measured", pace=plain(pace), spent=plain(probe.spent))
 
     async def _prepare(self, index: int, share: Share) -> None:
         self._index = index

@@ -17,6 +17,7 @@ from llmtop.load.events import (
     LevelDone,
     LevelPreparing,
     LevelStarted,
+    Measuring,
     Preflighted,
     Progress,
     RequestDone,
@@ -35,7 +36,7 @@ class LoadState:
     """One run from its start to its result."""
 
     plan: Plan
-    phase: str = "preflight"  # preflight, preparing, level, stopping, draining, finished, failed
+    phase: str = "preflight"  # preflight, measuring, preparing, level, stopping, draining, finished, failed
     before: ServerCounters | None = None  # what the server counted before any load
     progress: Progress | None = None
     done: list[LevelResult] = field(default_factory=list)
@@ -58,6 +59,8 @@ class LoadState:
         match event:
             case Preflighted(_, counters):
                 self.before = counters
+            case Measuring():
+                self._enter("measuring")
             case LevelPreparing():
                 self._enter("preparing")
             case LevelStarted(_, level, _):

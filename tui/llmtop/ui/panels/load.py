@@ -30,6 +30,7 @@ UPPER = 24  # rows of lanes and speeds at most
 DOTS = (5, 14)
 PHASES = {
     "preflight": "asking the server what it accepts",
+    "measuring": "a few requests time the idle server",
     "preparing": "a request of the level's size warms the server up",
     "level": "starting",
     "stopping": "stopping: no new requests, closing the open ones",
