@@ -262,7 +262,7 @@ def test_the_table_and_the_answer_are_on_stdout(truth: TruthServer) -> None:
     done = call(truth.url, *SMALL)
     assert done.returncode == 0
     head, one, two, *_ = done.stdout.splitlines()
-    assert head.split()[:4] == ["level", "tok/s", "x1", "/user"]
+    assert head.split()[:5] == ["level", "tok/s", "x1", "xdec", "/user"]
     assert (one.split()[0], two.split()[0]) == ("c=1", "c=2")
     assert "P99 TTFT" in done.stdout
 

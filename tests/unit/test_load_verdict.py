@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from llmtop.load.results import LevelResult, RunResult, Spread
-from llmtop.load.verdict import CRITERIA, BadLimit, announcement, judge, parse_goodput, parse_slo, single_user
+from llmtop.load.verdict import (
+    CRITERIA,
+    BadLimit,
+    announcement,
+    judge,
+    parse_goodput,
+    parse_slo,
+    single_user,
+    with_ratios,
+)
 
 SLO = {"user_tok_s": 6.0, "ttft_p99": 4.0}
 
@@ -37,6 +46,17 @@ def test_sweet_spot_first_fail_and_knee_in_words() -> None:
         "c=8: 94.0 tok/s (3.1x one user), 11.8 each, P99 TTFT 3.9 s. "
         "c=16 fails: P99 TTFT 7.9 s (limit 4.0 s), burst only: the steady TTFT would pass."
     )
+
+
+def test_the_bases_of_articles() -> None:
+    """The published sweep of a GB10: 34.33 tok/s decoded alone, 2.71 and 4.20 times it by 8 and 32 users."""
+    alone = level(1, 30.0, 0.5, decode_tok_s=34.33, input_len=2048, output_len=128)
+    more = [level(c, 34.33 * times, 3.9, input_len=2048, output_len=128) for c, times in ((8, 2.71), (32, 4.20))]
+    other = level(16, 113.0, 7.9, input_len=512, output_len=128)
+    ratios = [one.times_decode_alone for one in with_ratios([alone, *more, other])]
+    assert ratios == [pytest.approx(30.0 / 34.33), pytest.approx(2.71), pytest.approx(4.20), None]
+    answer = judge([alone, *more], SLO | {"user_tok_s": 3.0})
+    assert answer.words.startswith("c=32: 144 tok/s (4.8x one user, 4.20x its decode alone)")
 
 
 def test_a_gap_in_the_middle_ends_the_climb() -> None:

@@ -116,6 +116,8 @@ class LevelResult:
     attainment: float | None = None
     reasoning_hidden: int = 0  # output tokens that were reasoning and not sent
     tokens_per_chunk: float | None = None
+    times_one_user: float | None = None  # tok/s over that of one user with requests of the same size
+    times_decode_alone: float | None = None  # and over what that user decodes, prompts not counted
     drift_tok_s: float | None = None
     drift_ttft: float | None = None
     peak_concurrency: int = 0

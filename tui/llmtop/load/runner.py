@@ -38,7 +38,7 @@ from llmtop.load.prompts import Profile
 from llmtop.load.results import LevelResult, Outside, RunResult, Totals
 from llmtop.load.scenarios import SCENARIOS, TooLong, cuts, fit
 from llmtop.load.summary import LevelRaw, detailed_arrays, level_result, spent, total
-from llmtop.load.verdict import failure, judge, single_user
+from llmtop.load.verdict import failure, judge, single_user, with_ratios
 from llmtop.net.connection import Connector, Origin, fetch
 
 GAIN = 1.05
@@ -276,7 +276,8 @@ class LoadRun:
         result = replace(level_result(raw), flags=tuple(doubts.flags(raw)), counters=doubts.cross_check(raw))
         if any((vitals.cpu_share or 0.0) > doubts.CPU_SHARE for vitals in raw.workers):
             self._wanted_workers += 1
-        self._results.append(result)
+        self._results = with_ratios([*self._results, result])
+        result = self._results[-1]
         if raw.warm_up is not None:
             self._warm_ups.append(spent(raw.warm_up))
         if self._files is not None:

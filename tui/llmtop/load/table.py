@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from llmtop.contract.units import UNKNOWN, clean, count, gib, percent, rate, seconds
 from llmtop.load.plan import ROUTES
 from llmtop.load.results import LevelResult, Outside, RunResult, Spread, Totals
-from llmtop.load.verdict import times_one
+from llmtop.load.verdict import times_decode, times_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,10 @@ def _times_one(level: LevelResult, levels: Sequence[LevelResult]) -> str:
     return _fixed(times_one(level, levels), 1)
 
 
+def _times_decode(level: LevelResult, levels: Sequence[LevelResult]) -> str:
+    return _fixed(times_decode(level, levels), 2)
+
+
 def _fixed(value: float | None, places: int) -> str:
     return UNKNOWN if value is None else f"{value:.{places}f}"
 
@@ -44,6 +48,7 @@ COLUMNS: tuple[LevelColumn, ...] = (
     _column("level", "what was sent: users at once, or sizes, or requests a second", lambda x: x.level),
     _column("tok/s", "output tokens of all users per second, ramp and drain included", lambda x: rate(x.tok_s)),
     LevelColumn("x1", "tok/s as a multiple of one user's of the same size", _times_one),
+    LevelColumn("xdec", "tok/s as a multiple of what one user decodes alone (1/TPOT)", _times_decode),
     _column("/user", "tok/s divided by the users: what each gets, end to end", lambda x: rate(x.user_tok_s)),
     _column("decode", "tok/s of one user after the first token: 1/TPOT", lambda x: rate(x.decode_tok_s)),
     _column("req/s", "requests done per second, where a rate was asked", lambda x: rate(x.achieved_req_s)),

@@ -215,18 +215,37 @@ def _words(
 
 
 def _sweet_words(levels: Sequence[LevelResult], sweet: LevelResult) -> str:
-    times = times_one(sweet, levels)
-    beside = f" ({times:.1f}x one user)" if times is not None and sweet.load != 1 else ""
+    times, decode = times_one(sweet, levels), times_decode(sweet, levels)
+    more = f", {decode:.2f}x its decode alone" if decode is not None else ""
+    beside = f" ({times:.1f}x one user{more})" if times is not None and sweet.load != 1 else ""
     p99 = seconds(CRITERIA["ttft_p99"].value(sweet))
     return f"{sweet.level}: {rate(sweet.tok_s)} tok/s{beside}, {rate(sweet.user_tok_s)} each, P99 TTFT {p99}."
 
 
 def times_one(level: LevelResult, levels: Sequence[LevelResult]) -> float | None:
     """A level's tok/s as a multiple of one user's with requests of the same size; None without such a level."""
+    one = _one_user(level, levels)
+    return level.tok_s / one.tok_s if one is not None and one.tok_s else None
+
+
+def times_decode(level: LevelResult, levels: Sequence[LevelResult]) -> float | None:
+    """A level's tok/s as a multiple of what one user decodes alone, prompts not counted: the base of articles."""
+    one = _one_user(level, levels)
+    return level.tok_s / one.decode_tok_s if one is not None and one.decode_tok_s else None
+
+
+def with_ratios(levels: Sequence[LevelResult]) -> list[LevelResult]:
+    """Levels that tell how many times one user's speed theirs is."""
+    return [
+        replace(level, times_one_user=times_one(level, levels), times_decode_alone=times_decode(level, levels))
+        for level in levels
+    ]
+
+
+def _one_user(level: LevelResult, levels: Sequence[LevelResult]) -> LevelResult | None:
     size = level.input_len, level.output_len
     alone = (x for x in levels if x.load == 1 and x.request_rate is None and (x.input_len, x.output_len) == size)
-    one = next((x.tok_s for x in alone if x.whole), None)
-    return level.tok_s / one if one else None
+    return next((x for x in alone if x.whole), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ KEPT = (
     "err",
     "TTFT",
     "x1",
+    "xdec",
     "KV max",
     "TPOT",
     "steady",
