@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from fakes.snapshots import BUSY_SERVER, busy, three_servers
 from llmtop.load.plan import Plan
 from llmtop.ui.keys import KEYS, Key
 from llmtop.ui.load_state import LoadState
+from llmtop.ui.panels.board import PANELS
 from llmtop.ui.themes import THEMES
 from llmtop_widgets.statusbar import KeyBar
 
@@ -51,6 +53,14 @@ async def _dashboard(s: Session, act: Act) -> None:
     assert s.page == "engines"
     await act()
     assert s.page == "dashboard"
+
+
+async def _panel(s: Session, act: Act) -> None:
+    await act()
+    assert "What it means" in s.text
+    assert " Esc Back " in s.rows[-1]
+    await s.press("escape")
+    assert "What it means" not in s.text
 
 
 async def _pause(s: Session, act: Act) -> None:
@@ -167,6 +177,7 @@ CHECKS: dict[str, Check] = {
     "gpus": opens("gpus"),
     "dashboard": _dashboard,
     "stage": opens("stage"),
+    "panel('{key}')": _panel,
     "pause": _pause,
     "next_server": selects("beta"),
     "previous_server": selects("gamma"),
@@ -218,6 +229,46 @@ async def test_every_hint_of_the_key_bar_can_be_clicked(
             await s.pilot.pause()
 
         await CHECKS[row.action](s, click)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50), (40, 12)], ids=str)
+async def test_enter_goes_through_the_panels_and_each_has_its_figures_and_its_words(size: tuple[int, int]) -> None:
+    async with session(size) as s:
+        await s.run(busy(), 90)
+        for panel in (*PANELS, PANELS[0]):
+            await s.press("enter")
+            assert f" {panel.facts(s.app._view(), size[0], 14)[0][0].text} " in s.rows[3]
+            assert size[1] < 24 or panel.chart is None or re.search(r"now\s*$", s.text, re.MULTILINE)
+            assert size[1] < 24 or panel.terms[0].text.split()[0] in s.text
+        await s.press("2")
+        assert " Memory " in s.rows[3]
+        await s.press("escape", "enter")  # the one that was there last
+        assert " Memory " in s.rows[3]
+
+
+async def test_a_click_on_a_panel_gives_it_the_screen_and_the_next_click_gives_it_back() -> None:
+    async with session((200, 50)) as s:
+        await s.run(busy(), 3)
+        for title in ("KV CACHE", "Latency ──", "Events ──"):
+            row = next(place for place, text in enumerate(s.rows) if title in text)
+            await s.pilot.click(offset=(s.rows[row].index(title) + 2, row))
+            await s.pilot.pause()
+            assert "What it means" in s.text
+            assert title[:3].title() in s.rows[3].title()
+            await s.pilot.click(offset=(50, 20))
+            await s.pilot.pause()
+            assert "What it means" not in s.text
+
+
+async def test_a_panels_key_leads_to_its_words_in_the_help() -> None:
+    async with session((100, 20)) as s:
+        await s.press("question_mark", "5")
+        await s.pilot.pause()
+        assert "TPOT" in s.text
+        assert "(E2EL − TTFT) ÷ (tokens − 1)" in s.text
+        await s.press("enter")
+        await s.pilot.pause()
+        assert "share of the KV blocks" in s.text
 
 
 async def test_the_least_and_the_longest_interval_are_kept() -> None:

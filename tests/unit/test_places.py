@@ -15,7 +15,7 @@ from llmtop.engines.discover import is_local
 from llmtop.machine.sample import MachineSample, MemInfo
 from llmtop.session.assemble import Assembler
 from llmtop.session.history import History
-from llmtop.ui.panels.machine import gpu_panel, memory_panel
+from llmtop.ui.panels.board import GPU, MEMORY
 from llmtop.ui.panels.view import Scales, View
 from llmtop_widgets.text import plain
 
@@ -100,7 +100,7 @@ def panels(seen: Snapshot, server: int) -> str:
     """The memory and the GPU panel with one of the servers selected."""
     selected = seen.servers[server]
     view = View(seen.beside(selected), selected, History(), 1.0, Scales(), 1.0)
-    lines = (*memory_panel(view, 60, 9), *gpu_panel(view, 60, 9))
+    lines = (*MEMORY.lines(view, 60, 9), *GPU.lines(view, 60, 9))
     return "\n".join(plain(line) for line in lines)
 
 

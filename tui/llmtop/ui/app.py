@@ -72,13 +72,13 @@ class LlmtopApp(Session):
         del screen  # the same on every page
         for row in ALL_KEYS:
             if row.action not in ("command_palette", "back") and self.check_action(row.name, ()):
-                yield SystemCommand(row.label, row.text, lambda action=row.action: self.run_action(action))
+                yield SystemCommand(row.label, row.text, lambda action=row.call: self.run_action(action))
 
     @on(KeyBar.Pressed)
     async def _key_clicked(self, event: KeyBar.Pressed) -> None:
         for row in ALL_KEYS:
             if event.key in (row.shown, row.keys[0]):
-                await self.run_action(row.action)
+                await self.run_action(row.call)
                 return
 
     @on(LineTable.RowSelected)
@@ -122,6 +122,11 @@ class LlmtopApp(Session):
     async def action_gpus(self) -> None:
         """All devices."""
         await self._go("gpus")
+
+    def action_panel(self, key: str) -> None:
+        """One panel on the whole screen, or its words in the help."""
+        if isinstance(self.screen, ViewScreen):
+            self.screen.open_panel(key)
 
     async def action_help(self) -> None:
         """The help, or back from it."""

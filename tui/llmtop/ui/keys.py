@@ -26,6 +26,15 @@ class Key:
     priority: bool = False
 
     @property
+    def call(self) -> str:
+        """The action of the first key."""
+        return self.action_of(self.keys[0])
+
+    def action_of(self, key: str) -> str:
+        """The action of one of the keys, which may have it as its parameter."""
+        return self.action.replace("{key}", key)
+
+    @property
     def name(self) -> str:
         """The action without its parameters."""
         return self.action.partition("(")[0]
@@ -40,6 +49,14 @@ KEYS: tuple[Key, ...] = (
     Key("gpus", ("g",), "GPUs", "All devices and their processes", footer=6),
     Key("dashboard", ("d",), "Dashboard", "Back to the dashboard"),
     Key("stage", ("v",), "Stage", "Large figures for a projector", footer=9),
+    Key(
+        "panel('{key}')",
+        ("enter", *"12345678"),
+        "Panel",
+        "One panel on the whole screen (a click does it too), then the next one; in the help its words",
+        shown="Enter",
+        footer=11,
+    ),
     Key("pause", ("p", "space"), "Pause", "Freeze the view; collection goes on. Replay: stop, play", footer=7),
     Key("next_server", ("tab",), "Next", "Show the next server", shown="Tab"),
     Key("previous_server", ("shift+tab",), "Previous", "Show the previous server", shown="Shift+Tab"),
@@ -94,7 +111,7 @@ def bindings(rows: Sequence[Key] = ALL_KEYS) -> list[Binding]:
     return [
         Binding(
             key,
-            row.action,
+            row.action_of(key),
             row.label,
             show=False,
             key_display=row.shown or None,

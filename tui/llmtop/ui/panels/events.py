@@ -27,7 +27,7 @@ KIND_STYLE = {
 }
 
 
-def events_panel(view: View, cells: int, rows: int) -> list[Line]:
+def events_facts(view: View, cells: int, rows: int) -> list[Line]:
     """The newest events first."""
     shown = list(view.history.events)[-max(0, rows - 1) :][::-1]
     lines = [_event_line(event, cells) for event in shown]
@@ -43,7 +43,7 @@ def _event_line(event: Event, cells: int) -> Line:
     )
 
 
-def engines_panel(view: View, cells: int, rows: int) -> list[Line]:
+def engines_facts(view: View, cells: int, rows: int) -> list[Line]:
     """A row per engine of the selected server, or per server; of one with one engine the extremes so far."""
     engines = view.server.engines if view.server is not None else ()
     servers = view.snapshot.servers if view.snapshot else ()

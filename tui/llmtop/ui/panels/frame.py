@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from llmtop.contract.snapshot import Latency, Pool, ServerView, State
 from llmtop.contract.units import UNKNOWN, count, duration, gib, percent, rate
 from llmtop.contract.words import FIRST_STEPS
 from llmtop.engines.registry import engine_text
-from llmtop.ui.panels.events import engines_panel, events_panel
+from llmtop.ui.panels.board import EVENTS, GPU, KV, LATENCY, MEMORY, QUEUE, SO_FAR, THROUGHPUT, Panel
 from llmtop.ui.panels.headline import strip_lines
-from llmtop.ui.panels.machine import gpu_panel, memory_panel, tightest_pool
-from llmtop.ui.panels.server import KV_THRESHOLDS, kv_panel, latency_panel, quantile_span, queue_panel, throughput_panel
+from llmtop.ui.panels.machine import tightest_pool
+from llmtop.ui.panels.server import KV_THRESHOLDS, quantile_span
 from llmtop.ui.panels.verdict import beyond_verdict, finding_lines, verdict_line
 from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, pair
 from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, beside, crop, fit, line, spread, text_width, width
 
-Panel = Callable[[View, int, int], list[Line]]
 GAP = 2
 MARGIN = Span(" ")
 LABEL = 9
 WIDE, MEDIUM = 150, 72
-ROWS_WIDE: Sequence[tuple[Panel, ...]] = (
-    (kv_panel, memory_panel, queue_panel),
-    (throughput_panel, latency_panel, gpu_panel),
-)
-ROWS_MEDIUM: Sequence[tuple[Panel, ...]] = (
-    (kv_panel, memory_panel),
-    (queue_panel, throughput_panel),
-    (latency_panel, gpu_panel),
-)
-LEAST: dict[Panel, int] = {
-    kv_panel: 6,
-    memory_panel: 6,
-    queue_panel: 4,
-    throughput_panel: 4,
-    latency_panel: 6,
-    gpu_panel: 4,
-    events_panel: 7,
-    engines_panel: 7,
-}
+ROWS_WIDE: Sequence[tuple[Panel, ...]] = ((KV, MEMORY, QUEUE), (THROUGHPUT, LATENCY, GPU))
+ROWS_MEDIUM: Sequence[tuple[Panel, ...]] = ((KV, MEMORY), (QUEUE, THROUGHPUT), (LATENCY, GPU))
+STRIP = (KV, MEMORY, QUEUE, THROUGHPUT)  # behind the headline figures
 ROWS_LEAST = 16  # below: a line per figure
 TALL_ROWS, TALL_CELLS = 30, 96  # from here on the headline figures are three rows high
 
@@ -83,24 +67,45 @@ def _address(server: ServerView) -> str:
     return server.url.removeprefix("http://")
 
 
-def body(view: View, cells: int, rows: int) -> list[Line]:
+@dataclass(slots=True)
+class Page:
+    """The lines between header and key bar, and where each panel is: (panel, column, row, cells, rows)."""
+
+    lines: list[Line]
+    places: list[tuple[Panel, int, int, int, int]] = field(default_factory=list)
+
+    def at(self, x: int, y: int) -> Panel | None:
+        """The panel at a cell."""
+        under = (p for p, left, top, cells, rows in self.places if left <= x < left + cells and top <= y < top + rows)
+        return next(under, None)
+
+
+def body(view: View, cells: int, rows: int, zoomed: Panel | None = None) -> list[Line]:
+    """The lines of `page`."""
+    return page(view, cells, rows, zoomed).lines
+
+
+def page(view: View, cells: int, rows: int, zoomed: Panel | None = None) -> Page:
     """Everything between header and key bar, arranged for `cells` x `rows`: the answer, the figures, the evidence."""
     inner, rows = max(0, cells - 2), max(0, rows)
     if view.snapshot is not None and view.server is None:
         lines = _first_steps(view, inner, rows)[:rows]
-        return [fit((MARGIN, *content), cells) for content in lines + [()] * (rows - len(lines))]
-    head = [_verdict_row(view, inner)]
-    if cells < MEDIUM or rows < ROWS_LEAST:
+        return Page([fit((MARGIN, *content), cells) for content in lines + [()] * (rows - len(lines))])
+    laid, foot = Page([_verdict_row(view, inner)]), list[Line]()
+    if zoomed is not None:
+        laid.lines += [(), *zoomed.whole(view, inner, rows - 2)]
+    elif cells < MEDIUM or rows < ROWS_LEAST:
         foot = footer_lines(view, inner, 1 if rows >= 8 else 0)
-        lines = [*head, *_compact(view, inner, max(0, rows - 1 - len(foot)))]
+        laid.lines += _compact(view, inner, max(0, rows - 1 - len(foot)))
     else:
         foot = footer_lines(view, inner, max(2, rows // 8))
         foot = [()] * (view.scales.rows("footer", len(foot), view.history.now) - len(foot)) + foot
-        head += _strip(view, inner, rows)
-        lines = head + _grid(view, inner, rows - len(head) - len(foot), _layout(cells, rows))
+        _strip(laid, view, inner, rows)
+        _grid(laid, view, inner, rows - len(foot), _layout(cells, rows))
     room = max(0, rows - len(foot))
-    lines = (lines[:room] + [()] * (room - len(lines)) + foot)[:rows]
-    return [fit((MARGIN, *content), cells) for content in lines]
+    lines = (laid.lines[:room] + [()] * (room - len(laid.lines)) + foot)[:rows]
+    laid.lines = [fit((MARGIN, *content), cells) for content in lines]
+    return laid
 
 
 def _first_steps(view: View, cells: int, rows: int) -> list[Line]:
@@ -112,22 +117,25 @@ def _first_steps(view: View, cells: int, rows: int) -> list[Line]:
         *(line(Span(text, "value" if text[:2] == "  " else "dim")) for text in FIRST_STEPS.splitlines()),
         (),
     ]
-    panels: tuple[Panel, ...] = (memory_panel, gpu_panel) if cells >= MEDIUM else (memory_panel,)
-    room = rows - len(card)
-    return card + (_grid(view, cells, room, (panels,)) if room >= LEAST[memory_panel] else [])
+    laid = Page(card)
+    if rows - len(card) >= MEMORY.least:
+        _grid(laid, view, cells, rows, ((MEMORY, GPU) if cells >= MEDIUM else (MEMORY,),))
+    return laid.lines
 
 
-def _strip(view: View, cells: int, rows: int) -> list[Line]:
+def _strip(laid: Page, view: View, cells: int, rows: int) -> None:
     """The headline figures, tall where there is room, between blank lines where there is more."""
-    if rows < TALL_ROWS or cells < TALL_CELLS:
-        return [*strip_lines(view, cells, False), ()]
-    return [(), *strip_lines(view, cells, True), ()]
+    tall = rows >= TALL_ROWS and cells >= TALL_CELLS
+    laid.lines += [()] if tall else []
+    drawn, room = strip_lines(view, cells, tall), cells // len(STRIP)
+    laid.places += [(panel, place * room, len(laid.lines), room, len(drawn)) for place, panel in enumerate(STRIP)]
+    laid.lines += [*drawn, ()]
 
 
 def _layout(cells: int, rows: int) -> Sequence[tuple[Panel, ...]]:
     if cells >= WIDE:
-        return (*ROWS_WIDE, (events_panel, engines_panel)) if rows >= 36 else ROWS_WIDE
-    return (*ROWS_MEDIUM, (events_panel,)) if rows >= 44 else ROWS_MEDIUM
+        return (*ROWS_WIDE, (EVENTS, SO_FAR)) if rows >= 36 else ROWS_WIDE
+    return (*ROWS_MEDIUM, (EVENTS,)) if rows >= 44 else ROWS_MEDIUM
 
 
 def _verdict_row(view: View, cells: int) -> Line:
@@ -138,17 +146,17 @@ def _verdict_row(view: View, cells: int) -> Line:
     return verdict_line(view, cells)
 
 
-def _grid(view: View, cells: int, rows: int, layout: Sequence[tuple[Panel, ...]]) -> list[Line]:
-    grows = [row[0] is not events_panel for row in layout]
-    heights = share_rows([max(LEAST[panel] for panel in row) for row in layout], rows, grows)
-    lines: list[Line] = []
-    for row, height in zip(layout, heights, strict=True):
+def _grid(laid: Page, view: View, cells: int, rows: int, layout: Sequence[tuple[Panel, ...]]) -> None:
+    """Put rows of panels below what is there, down to row `rows`."""
+    least = [max(panel.least for panel in row) for row in layout]
+    heights = share_rows(least, rows - len(laid.lines), [row[0] is not EVENTS for row in layout])
+    for row, height, needed in zip(layout, heights, least, strict=True):
         column = (cells - GAP * (len(row) - 1)) // len(row)
-        blank = 1 if height > max(LEAST[panel] for panel in row) + 1 else 0
-        blocks = [(panel(view, column, height - blank), column) for panel in row]
-        drawn = beside(blocks, GAP)
-        lines += drawn + [()] * (height - len(drawn))
-    return lines
+        blank = 1 if height > needed + 1 else 0
+        top = len(laid.lines)
+        laid.places += [(panel, place * (column + GAP), top, column, height) for place, panel in enumerate(row)]
+        drawn = beside([(panel.lines(view, column, height - blank), column) for panel in row], GAP)
+        laid.lines += drawn + [()] * (height - len(drawn))
 
 
 def share_rows(least: Sequence[int], rows: int, grows: Sequence[bool] | None = None) -> list[int]:

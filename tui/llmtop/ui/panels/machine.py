@@ -16,7 +16,7 @@ PARTS = ("series1", "series3", "series4", "axis")
 Part = tuple[str, float, str]
 
 
-def memory_panel(view: View, cells: int, rows: int) -> list[Line]:
+def memory_facts(view: View, cells: int, rows: int) -> list[Line]:
     """Headroom first, then the bar whose parts add up, the low-water mark, and what it is made of."""
     pools = _device_pools(view.snapshot)
     if not pools:
@@ -30,7 +30,7 @@ def memory_panel(view: View, cells: int, rows: int) -> list[Line]:
         if place:
             lines.append(heading("", cells, pool.name))
         lines += _pool_lines(pool, view, cells)
-    return [*lines, *_used_chart(view, tight, cells, rows - len(lines))][:rows]
+    return lines
 
 
 def _unknown_machine(title: str, view: View, cells: int) -> list[Line]:
@@ -48,8 +48,11 @@ def _place(view: View, node: str | None) -> str:
     return f"this machine, {node}: " if view.server is not None and node != view.server.node else ""
 
 
-def _used_chart(view: View, pool: Pool, cells: int, rows: int) -> list[Line]:
-    """What is taken of the pool over time: headroom is the gap above, the low-water mark a line."""
+def memory_chart(view: View, cells: int, rows: int) -> list[Line]:
+    """What is taken of the tightest pool over time: headroom is the gap above, the low-water mark a line."""
+    pool = tightest_pool(view.snapshot)
+    if pool is None:
+        return []
     total = float(pool.total_bytes or 1)
 
     def used(columns: int) -> list[float | None]:
@@ -144,7 +147,7 @@ def _legend(parts: list[Part]) -> Line:
     return line(*spans)
 
 
-def gpu_panel(view: View, cells: int, rows: int) -> list[Line]:
+def gpu_facts(view: View, cells: int, rows: int) -> list[Line]:
     """One GPU in full, or a line for each of several; the host below."""
     snapshot = view.snapshot
     devices = list(snapshot.devices) if snapshot else []
@@ -155,9 +158,7 @@ def gpu_panel(view: View, cells: int, rows: int) -> list[Line]:
         why = next((s.reason for s in snapshot.sources if not s.ok and s.reason), None) if snapshot else None
         return [heading("GPU", cells, ""), line(Span(why or "no GPU seen", "dim")), *host][:rows]
     if len(devices) == 1:
-        lines = _one_gpu(devices[0], view, cells) + host
-        drawn = _gpu_charts(devices[0], view, cells, rows - len(lines))
-        return [*lines, *drawn][:rows]
+        return _one_gpu(devices[0], view, cells) + host
     room = max(1, rows - 1 - len(host))
     lines = [heading("GPUs", cells, f"{len(devices)}, g shows all" if len(devices) > room else str(len(devices)))]
     # the one in trouble must not be cut off
@@ -166,8 +167,12 @@ def gpu_panel(view: View, cells: int, rows: int) -> list[Line]:
     return [*lines, *host][:rows]
 
 
-def _gpu_charts(device: Device, view: View, cells: int, rows: int) -> list[Line]:
-    """Utilisation, and power below it where there is room for both."""
+def gpu_chart(view: View, cells: int, rows: int) -> list[Line]:
+    """Utilisation of the one GPU, and power below it where there is room for both."""
+    devices = view.snapshot.devices if view.snapshot else ()
+    if len(devices) != 1:
+        return []
+    device = devices[0]
     owner = device.uuid or str(device.index)
     both = rows >= 8 and device.power_w is not None
     upper = rows // 2 if both else rows

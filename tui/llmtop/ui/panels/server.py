@@ -9,21 +9,27 @@ from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, fit_text, line
 from llmtop_widgets.timechart import braille_lines, stacked_chart_lines
 
+TWO_CHARTS = 16  # rows
 KV_FULL = 0.95
 KV_THRESHOLDS = ((0.85, "low"), (0.95, "alarm"))
 
 
-def kv_panel(view: View, cells: int, rows: int) -> list[Line]:
+def kv_facts(view: View, cells: int, _: int) -> list[Line]:
     """How full the KV cache of the fullest engine is, and how much fits."""
     server = view.server or ServerView("")
     several = len(server.engines) > 1 and server.kv_engine is not None
-    lines = [
+    return [
         heading("KV cache", cells, f"fullest: engine {server.kv_engine}" if several else ""),
         _kv_gauge(view, server, cells),
-        *_kv_facts(view, server, cells),
+        *_kv_tokens(view, server, cells),
     ]
-    plot = Plot("used; from 95 % on requests wait", share, hi=1.0, threshold=KV_FULL, bands=KV_THRESHOLDS)
-    return _with_chart(lines, chart(view, server.url, "kv", cells, rows - len(lines), plot), rows)
+
+
+def kv_chart(view: View, cells: int, rows: int) -> list[Line]:
+    """How full it was; on the whole screen as high as it was."""
+    top = 1.0 if rows < TWO_CHARTS else None
+    plot = Plot("used; from 95 % on requests wait", share, top, 0.1, threshold=KV_FULL, bands=KV_THRESHOLDS)
+    return chart(view, view.url, "kv", cells, rows, plot)
 
 
 def _kv_gauge(view: View, server: ServerView, cells: int) -> Line:
@@ -33,7 +39,7 @@ def _kv_gauge(view: View, server: ServerView, cells: int) -> Line:
     return (*gauge, Span(label, view.value))
 
 
-def _kv_facts(view: View, server: ServerView, cells: int) -> list[Line]:
+def _kv_tokens(view: View, server: ServerView, cells: int) -> list[Line]:
     approx = "≈" if server.kv_capacity_approx else ""
     tokens = line(
         Span(count(server.kv_used_tokens), view.value),
@@ -54,22 +60,22 @@ def _kv_facts(view: View, server: ServerView, cells: int) -> list[Line]:
     return [pair(tokens, trend, cells), pair(room, full, cells), pair(preempted, hit, cells)]
 
 
-def queue_panel(view: View, cells: int, rows: int) -> list[Line]:
+def queue_facts(view: View, cells: int, _: int) -> list[Line]:
     """Who runs and who waits, and why."""
     server = view.server or ServerView("")
     cap = f"of {count(server.max_num_seqs)}" if server.max_num_seqs is not None else ""
     waiting = fact("waiting", count(server.waiting), "low" if server.waiting else view.value)
-    lines = [
+    return [
         heading("Queue", cells, _queue_note(server)),
         pair(fact("running", count(server.running), view.value, cap), waiting, cells),
     ]
-    return _with_chart(lines, _queue_chart(view, server.url, cells, rows - len(lines)), rows)
 
 
-def _queue_chart(view: View, url: str, cells: int, rows: int) -> list[Line]:
+def queue_chart(view: View, cells: int, rows: int) -> list[Line]:
     """Who runs and, on top, who waits, on one axis."""
     if rows < 1:
         return []
+    url = view.url
     columns, height = plot_size(cells, rows)
     running = view.past(url, "running", columns)
     waiting = view.past(url, "waiting", columns)
@@ -94,7 +100,7 @@ def _queue_note(server: ServerView) -> str:
     return ", ".join(parts)
 
 
-def throughput_panel(view: View, cells: int, rows: int) -> list[Line]:
+def throughput_facts(view: View, cells: int, rows: int) -> list[Line]:
     """Tokens per second over the rate window."""
     server = view.server or ServerView("")
     rates = server.rates
@@ -113,8 +119,16 @@ def throughput_panel(view: View, cells: int, rows: int) -> list[Line]:
         done = fact("requests", rate(rates.requests_s), view.value, "/s")
         extra = _extra(server, view, view.history.peak(server.url))
         lines.append(pair(done, extra, cells))
-    plot = Plot("generated tok/s", si, minimum=10.0, labels=True)
-    return _with_chart(lines, chart(view, server.url, "generation", cells, rows - len(lines), plot), rows)
+    return lines
+
+
+def throughput_chart(view: View, cells: int, rows: int) -> list[Line]:
+    """Generated tokens, and prompt tokens below them where there is room for both."""
+    both = rows >= TWO_CHARTS
+    upper = rows // 2 if both else rows
+    drawn = chart(view, view.url, "generation", cells, upper, Plot("generated tok/s", si, minimum=10.0, labels=True))
+    prompt = Plot("prompt tok/s", si, minimum=10.0, style="series3")
+    return drawn + (chart(view, view.url, "prompt", cells, rows - upper, prompt) if both else [])
 
 
 def _speed(label: str, value: float | None, view: View) -> Line:
@@ -132,7 +146,7 @@ def _extra(server: ServerView, view: View, peak: float | None) -> Line:
 LATENCIES = (("TTFT", "ttft"), ("ITL", "itl"), ("TPOT", "tpot"), ("E2EL", "e2e"), ("queue", "queue"))
 
 
-def latency_panel(view: View, cells: int, rows: int) -> list[Line]:
+def latency_facts(view: View, cells: int, rows: int) -> list[Line]:
     """Mean and quantiles of what ended in the latency window."""
     server = view.server or ServerView("")
     latency = server.latency
@@ -145,14 +159,14 @@ def latency_panel(view: View, cells: int, rows: int) -> list[Line]:
         line(Span(" " * 6, "label"), *(Span(f"{name:>8}", "label") for name in names)),
     ]
     shown = [row for row in LATENCIES if not (row[1] == "tpot" and rows < 7) and not (row[1] == "queue" and rows < 6)]
-    lines += [_latency_row(label, _of(latency, name), view, wide, server) for label, name in shown]
-    return [*lines, *_latency_chart(view, server.url, cells, rows - len(lines))][:rows]
+    return lines + [_latency_row(label, _of(latency, name), view, wide, server) for label, name in shown]
 
 
-def _latency_chart(view: View, url: str, cells: int, rows: int) -> list[Line]:
+def latency_chart(view: View, cells: int, rows: int) -> list[Line]:
     """TTFT p50 and p95 as lines."""
     if rows < 3:
         return []
+    url = view.url
     columns, height = plot_size(cells, rows)
     p50 = view.past(url, "ttft_p50", columns)
     p95 = view.past(url, "ttft_p95", columns)
@@ -191,10 +205,6 @@ def quantile_span(value: Quantile | None, view: View) -> Span:
     text = value.mark + seconds(value.value_s if exact else float(f"{value.value_s:.2g}"))
     text = text if len(text) < 8 else text.replace(" ", "")  # so that columns do not touch
     return Span(f"{text:>8}", "dim" if value.weak else view.value)
-
-
-def _with_chart(lines: list[Line], drawn: list[Line], rows: int) -> list[Line]:
-    return [*lines, *drawn][:rows]
 
 
 def share(value: float) -> str:

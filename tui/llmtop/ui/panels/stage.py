@@ -70,8 +70,7 @@ def _full(view: View, moment: str | None, cells: int, rows: int) -> list[Line]:
     room = rows - len(head) - len(told)
     grid = best_grid(shown, cells, room - max(CHART_ROWS, room // 4))
     lines = [*head, *_digits(shown, grid, cells), *told]
-    owner = view.server.url if view.server else ""
-    lines += chart(view, owner, "generation", cells, rows - len(lines), SPEED)
+    lines += chart(view, view.url, "generation", cells, rows - len(lines), SPEED)
     return _with_note(lines, view, moment, cells, rows)
 
 
@@ -234,8 +233,7 @@ def _compact(view: View, moment: str | None, cells: int, rows: int) -> list[Line
         )
         lines.append(crop(content, cells))
     lines += [(), crop(sentence(view), cells)] if rows >= len(lines) + 3 else []
-    owner = view.server.url if view.server else ""
     height = rows - len(lines) - 1
     if height >= 2:
-        lines += [(), *chart(view, owner, "generation", cells, height, SPEED)]
+        lines += [(), *chart(view, view.url, "generation", cells, height, SPEED)]
     return _with_note(lines, view, moment, cells, rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmtop.contract.snapshot import Finding, Pool, ServerView, Snapshot, State
-from llmtop.contract.units import UNKNOWN, count, gib, percent
+from llmtop.contract.units import count, gib, percent
 from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.server import KV_FULL
 from llmtop.ui.panels.view import STATE_STYLE, View
@@ -40,6 +40,11 @@ _LIMITS = {
         "not for the cache: for a KV transfer, a grammar, a LoRA",
     ),
     "MIXED": ("MIXED", ""),
+}
+MEANINGS = {
+    "KV_PRESSURE": "KV CACHE FULL",
+    **{code: words for code, (words, _) in _LIMITS.items()},
+    "UNDERLOADED": "ROOM FOR n MORE",
 }
 
 
@@ -188,9 +193,3 @@ def finding_lines(finding: Finding, cells: int, most: int) -> list[Line]:
 
 
 LEVEL_WORDS = {"critical": ("CRITICAL", "critical"), "warning": ("LOW", "low"), "info": ("NOTE", "info")}
-
-
-def meaning(code: str) -> str:
-    """The words on the screen for a code of the JSON contract, for the help."""
-    words = {"KV_PRESSURE": "KV CACHE FULL", "UNDERLOADED": "ROOM FOR n MORE"}
-    return words.get(code) or _LIMITS.get(code, (UNKNOWN, ""))[0]

@@ -98,6 +98,11 @@ class View:
         return self.history.now if step <= self.interval_s else self.history.now - step
 
     @property
+    def url(self) -> str:
+        """The selected server's; empty for none."""
+        return self.server.url if self.server is not None else ""
+
+    @property
     def badge(self) -> str | None:
         """The load test that runs, on every page."""
         if self.load is None:

@@ -71,6 +71,9 @@ class ViewScreen(Screen[None]):
         """Bring the body up to date."""
         raise NotImplementedError
 
+    def open_panel(self, key: str) -> None:
+        """A panel was asked for by its key, or the next one by Enter: nothing where there are none."""
+
     def leave(self) -> bool:
         """Escape: whether the page is to be left; False when there was something in it to leave first."""
         return True

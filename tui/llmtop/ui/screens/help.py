@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from textual.containers import VerticalScroll
 from textual.widget import Widget
 
 from llmtop import __version__
+from llmtop.contract.units import UNKNOWN
 from llmtop.engines.registry import ENGINES
 from llmtop.ui.keys import ALL_KEYS, LOAD_KEYS
+from llmtop.ui.panels import glossary
+from llmtop.ui.panels.board import PANELS
+from llmtop.ui.panels.glossary import entry, explained
 from llmtop.ui.panels.view import View
 from llmtop.ui.screens.base import ViewScreen, finish
 from llmtop_widgets import glyphs
 from llmtop_widgets.linepanel import LinePanel
-from llmtop_widgets.text import Line, Span, line, width, wrap
-
-MEANINGS = (
-    ("KV cache", "share of the KV blocks that live requests hold; of several engines the fullest, never a sum"),
-    ("room for", "requests of the full model length that still fit into the fullest engine"),
-    ("headroom", "memory left before the next OOM; the formula is its basis in --json"),
-    ("CUDA sees", "MemFree: what a CUDA allocation finds on unified memory without giving back page cache"),
-    ("low-water", "least headroom since the start or the last mark, sampled ten times a second"),
-    ("tok/s", "counter delta over the window beside the title, divided by its real length"),
-    ("cached", "prompt tokens that came from the prefix cache and were not computed"),
-    (
-        "TTFT, ITL",
-        "bucket deltas over the window; <x: within the first bucket, >x: beyond the last, ≈x: within a wide one,"
-        " ~: too few samples",
-    ),
-    ("E2EL, queue", "of requests that ended in the window"),
-    ("J/token", "energy counter over the same window as the tokens; module: GPU, CPU and memory of a GH200"),
-    ("limited by", "what holds the server back, with the share of the last 30 s as evidence"),
-    (UNKNOWN_SIGN := "–", "the source did not say; 0 means that it said 0"),
-)
-
+from llmtop_widgets.text import Line, Span, line
 
 KEYS, LABEL = 24, 12  # cells
 SCROLLBAR = 2
-NARROWEST = 20
 
 
 class HelpScreen(ViewScreen):
@@ -46,6 +30,7 @@ class HelpScreen(ViewScreen):
 
     name_in_keys = "help"
     _cells = 0  # that the page is laid out for
+    _tops: Mapping[str, int] = MappingProxyType({})  # of the words of each panel
 
     def body(self) -> Iterable[Widget]:
         """A page that scrolls."""
@@ -64,33 +49,31 @@ class HelpScreen(ViewScreen):
         if self._cells == self.size.width:
             return
         self._cells = self.size.width
-        lines = page(self._cells - SCROLLBAR)
+        lines, self._tops = page(self._cells - SCROLLBAR)
         body = self.query_one("#body", LinePanel)
         body.styles.height = len(lines)
         body.set_lines(finish(lines))
 
+    def open_panel(self, key: str) -> None:
+        """Go to the words of a panel; Enter leads to the first."""
+        self.query_one(VerticalScroll).scroll_to(y=self._tops.get(key, self._tops[PANELS[0].key]), animate=False)
 
-def page(cells: int) -> list[Line]:
-    """The lines of the help."""
-    lines = [line(), line(Span(" Keys", "title"))]
+
+def page(cells: int) -> tuple[list[Line], dict[str, int]]:
+    """The lines of the help, and the row at which the words of each panel begin, by its key."""
+    lines, tops = [line(), line(Span(" Keys", "title"))], dict[str, int]()
     for row in (*ALL_KEYS, *LOAD_KEYS):
         more = (key.title() if len(key) > 1 else key for key in row.keys[1:] if len(key) <= 6)
-        keys = "  ".join([row.shown or row.keys[0], *more])
-        lines += _entry(line(Span(f"  {keys:<{KEYS}}", "key"), Span(f"{row.label:<{LABEL}}", "bold")), row.text, cells)
-    lines += [line(), line(Span(" What the numbers mean", "title"))]
-    for name, text in MEANINGS:
-        lines += _entry(line(Span(f"  {name:<{KEYS}}", "bold")), text, cells)
-    lines += [line(), line(Span(f" What an engine never tells ({UNKNOWN_SIGN})", "title"))]
+        keys = "  ".join([row.shown or row.keys[0], *(more if row.action == row.call else ("1 to 8",))])
+        lines += entry(line(Span(f"  {keys:<{KEYS}}", "key"), Span(f"{row.label:<{LABEL}}", "bold")), row.text, cells)
+    for panel in PANELS:
+        tops[panel.key] = len(lines) + 1
+        lines += [line(), line(Span(f" {panel.name}", "title"), Span(f"  {panel.key}", "key"))]
+        lines += explained(panel.terms, cells, KEYS, "  ")
+    for title, terms in (("Load test", glossary.LOAD), ("The line at the top", glossary.VERDICT)):
+        lines += [line(), line(Span(f" {title}", "title")), *explained(terms, cells, KEYS, "  ")]
+    lines += [line(), line(Span(f" What an engine never tells ({UNKNOWN})", "title"))]
     for engine in ENGINES:
         if engine.silent_on:
-            lines += _entry(line(Span(f"  {engine.title:<{KEYS}}", "bold")), engine.silent_on, cells)
-    lines += [line(), line(Span(f" llmtop {__version__}", "dim"))]
-    return lines
-
-
-def _entry(head: Line, text: str, cells: int) -> list[Line]:
-    """A text beside its head, below it where there is no room, in as many lines as it takes."""
-    if cells - width(head) < NARROWEST:
-        return [head, *(line(Span(f"    {part}")) for part in wrap(text, cells - 4))]
-    first, *more = wrap(text, cells - width(head))
-    return [(*head, Span(first)), *(line(Span(" " * width(head) + rest)) for rest in more)]
+            lines += entry(line(Span(f"  {engine.title:<{KEYS}}", "bold")), engine.silent_on, cells)
+    return [*lines, line(), line(Span(f" llmtop {__version__}", "dim"))], tops
