@@ -68,7 +68,7 @@ def _address(server: ServerView) -> str:
 
 
 @dataclass(slots=True)
-class Page:
+class LaidOut:
     """The lines between header and key bar, and where each panel is: (panel, column, row, cells, rows)."""
 
     lines: list[Line]
@@ -85,13 +85,13 @@ def body(view: View, cells: int, rows: int, zoomed: Panel | None = None) -> list
     return page(view, cells, rows, zoomed).lines
 
 
-def page(view: View, cells: int, rows: int, zoomed: Panel | None = None) -> Page:
+def page(view: View, cells: int, rows: int, zoomed: Panel | None = None) -> LaidOut:
     """Everything between header and key bar, arranged for `cells` x `rows`: the answer, the figures, the evidence."""
     inner, rows = max(0, cells - 2), max(0, rows)
     if view.snapshot is not None and view.server is None:
         lines = _first_steps(view, inner, rows)[:rows]
-        return Page([fit((MARGIN, *content), cells) for content in lines + [()] * (rows - len(lines))])
-    laid, foot = Page([_verdict_row(view, inner)]), list[Line]()
+        return LaidOut([fit((MARGIN, *content), cells) for content in lines + [()] * (rows - len(lines))])
+    laid, foot = LaidOut([_verdict_row(view, inner)]), list[Line]()
     if zoomed is not None:
         laid.lines += [(), *zoomed.whole(view, inner, rows - 2)]
     elif cells < MEDIUM or rows < ROWS_LEAST:
@@ -117,13 +117,13 @@ def _first_steps(view: View, cells: int, rows: int) -> list[Line]:
         *(line(Span(text, "value" if text[:2] == "  " else "dim")) for text in FIRST_STEPS.splitlines()),
         (),
     ]
-    laid = Page(card)
+    laid = LaidOut(card)
     if rows - len(card) >= MEMORY.least:
         _grid(laid, view, cells, rows, ((MEMORY, GPU) if cells >= MEDIUM else (MEMORY,),))
     return laid.lines
 
 
-def _strip(laid: Page, view: View, cells: int, rows: int) -> None:
+def _strip(laid: LaidOut, view: View, cells: int, rows: int) -> None:
     """The headline figures, tall where there is room, between blank lines where there is more."""
     tall = rows >= TALL_ROWS and cells >= TALL_CELLS
     laid.lines += [()] if tall else []
@@ -146,7 +146,7 @@ def _verdict_row(view: View, cells: int) -> Line:
     return verdict_line(view, cells)
 
 
-def _grid(laid: Page, view: View, cells: int, rows: int, layout: Sequence[tuple[Panel, ...]]) -> None:
+def _grid(laid: LaidOut, view: View, cells: int, rows: int, layout: Sequence[tuple[Panel, ...]]) -> None:
     """Put rows of panels below what is there, down to row `rows`."""
     least = [max(panel.least for panel in row) for row in layout]
     heights = share_rows(least, rows - len(laid.lines), [row[0] is not EVENTS for row in layout])

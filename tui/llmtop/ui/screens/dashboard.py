@@ -10,7 +10,7 @@ from textual.events import Click
 from textual.widget import Widget
 
 from llmtop.ui.panels.board import BY_KEY, PANELS, Panel
-from llmtop.ui.panels.frame import Page, page
+from llmtop.ui.panels.frame import LaidOut, page
 from llmtop.ui.panels.view import View
 from llmtop.ui.screens.base import ViewScreen, finish
 from llmtop_widgets.linepanel import LinePanel
@@ -31,7 +31,7 @@ class DashboardScreen(ViewScreen):
         super().__init__()
         self.zoomed: Panel | None = None  # what has the whole screen
         self._last: Panel = PANELS[0]
-        self._page = Page([])
+        self._page = LaidOut([])
 
     def body(self) -> Iterable[Widget]:
         """One panel: the terminal driver sends what changes."""
