@@ -320,6 +320,18 @@ def test_the_collapse_of_a_gb10_is_low_by_second_3_and_critical_before_the_end()
     assert pool.empty_in_s == pytest.approx(2.5, abs=0.3)
 
 
+def test_a_server_that_loads_its_weights_is_no_alarm_until_little_is_left() -> None:
+    watcher = PoolWatch()
+    told = {}
+    for second in range(13):  # 9 GiB a second, of 119
+        pool = unified_pool((119 - 9 * second) * GIB)
+        (told[second],) = watcher.update([pool], CALM, float(second), loading=True)
+    assert told[5].falling_bytes_s == pytest.approx(9 * GIB)
+    assert all((told[n].state, told[n].empty_in_s) == ("ok", None) for n in range(12))
+    assert told[12].state == "critical"
+    assert told[12].empty_in_s == pytest.approx(11 / 9)
+
+
 def test_a_gb10_at_4_percent_without_pressure_is_ok() -> None:
     judged = watch(unified_pool(int(4.9 * GIB)), Host(psi_full_avg10=0.0, swap_out_bytes_s=0.0))
     assert (judged.state, judged.reason, judged.falling_bytes_s) == ("ok", None, None)

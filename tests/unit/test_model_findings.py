@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from crank import Crank, vllm_page
 from llmtop.contract.snapshot import (
     Device,
     EngineRow,
@@ -219,3 +220,19 @@ def test_speculation_that_gives_nothing(now: float | None, before: float, length
     server = replace(WELL, rates=Rates(10.0, 90.0), spec_acceptance_rate=now, spec_accepted_length=length)
     found = told(snapshot(replace(server, spec_acceptance_rate_total=before)))
     assert [finding.id for finding in found] == (["speculation:http://s:8000"] if speaks else [])
+
+
+def test_requests_are_turned_away_as_long_as_they_are() -> None:
+    def page(served: int, rejected: int) -> bytes:
+        away = "".join(f'vllm:admission_rejections_total{{reason="{why}"}} {rejected}\n' for why in ("reqs", "tokens"))
+        return vllm_page(running=3, generation=float(served)) + away.encode()
+
+    crank, seen = Crank(), []
+    for t in range(30):
+        server = crank.feed(page(t, 7 * min(t, 10)), float(t)).view()
+        seen.append([(found.id, found.text, found.evidence) for found in told(snapshot(server))])
+    assert seen[10] == [
+        ("rejections:http://server:8000", "m: 14 requests/s are turned away", "over 10.0 s, 140 since the start")
+    ]
+    assert (seen[0], seen[29]) == ([], [])
+    assert server.admission_rejections_total == 140

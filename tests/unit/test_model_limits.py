@@ -99,17 +99,24 @@ def test_a_queue_with_free_cache_at_the_cap() -> None:
 
 def test_a_request_that_has_just_ended_leaves_the_server_at_its_cap() -> None:
     assert code(CAPPED, CAPPED, CAPPED, load(running=31, waiting=5, cap=32)) == "SEQ_CAP"
-    assert code(*[load(running=31, waiting=5, cap=32)] * 5) is None
+    assert code(*[load(running=31, waiting=5, cap=32)] * 5) == "QUEUE"
 
 
 def test_below_a_known_cap_the_cap_is_not_the_limit() -> None:
-    assert code(*[load(running=8, waiting=3, cap=32)] * 10) is None
+    looks = [load(running=8, waiting=3, cap=32)] * 10
+    assert code(*looks) == "QUEUE"
+    assert told(*looks).evidence == (
+        "running 8 of 32, waiting 3, KV 50 %: the page does not tell why; a queue in 100 % of the last 9 s"
+    )
+    tight = verdict(*looks, room=0)
+    assert tight is not None
+    assert "KV 50 %: no request of full length fits" in tight.evidence
 
 
 def test_a_plateau_is_a_cap_that_nobody_told() -> None:
     assert code(*[load(running=16, waiting=3)] * 20) == "SEQ_CAP"
-    assert code(*(load(running=10 + t, waiting=3) for t in range(6))) is None  # still rising
-    assert code(*[load(running=16, waiting=3, kv=0.9)] * 20) is None  # or is it the cache?
+    assert code(*(load(running=10 + t, waiting=3) for t in range(6))) == "QUEUE"  # still rising
+    assert code(*[load(running=16, waiting=3, kv=0.9)] * 20) == "QUEUE"  # or is it the cache?
 
 
 def test_deferred_requests() -> None:
@@ -146,7 +153,7 @@ def test_a_restart_forgets() -> None:
 
 def test_each_engine_is_judged_by_itself() -> None:
     two = (load(20, 2, cap=32, name="0"), load(20, 3, cap=32, name="1"))
-    assert code(*[two] * 10) is None  # 40 run, and no engine is at its cap of 32
+    assert code(*[two] * 10) == "QUEUE"  # 40 run, and no engine is at its cap of 32
     capped = (load(8, 0, cap=32, name="0"), load(32, 5, cap=32, name="1"))
     assert told(*[capped] * 10).evidence.startswith("engine 1: running 32 of 32, waiting 5")
     pressed = (load(8, 0, kv=0.1, name="0"), load(9, 5, kv=0.98, name="1"))

@@ -116,7 +116,8 @@ def test_the_processes_of_a_federated_page_have_no_common_start() -> None:
 def test_queues_beside_the_schedulers_are_waiting_too() -> None:
     server = reported("09-sglang-pd-decode")
     assert (server.waiting, server.waiting_by_reason) == (7, {"prealloc": 5, "transfer": 2})
-    assert (server.limited_by, server.engines[0].role) == (None, "decode")
+    assert (server.limited_by, server.engines[0].role) == ("QUEUE", "decode")
+    assert "waiting 7, KV 5 %: prealloc 5, transfer 2;" in (server.limited_by_evidence or "")
     assert server.rates.generation_tok_s == 42.0
 
 

@@ -93,6 +93,7 @@ class Rates:
     errors_s: float | None = None  # requests that the engine ended with an error
     http_4xx_s: float | None = None
     http_5xx_s: float | None = None
+    rejections_s: float | None = None  # requests that a limit of the queue turned away
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 WINDOW_S = 30.0
@@ -14,7 +14,7 @@ KV_FREE = 0.8  # up to here a queue is not for the cache's sake
 RECENT_LOOKS = 3
 LEAST_SHARE = 0.2
 
-Code = Literal["KV_PRESSURE", "STATE_POOL", "DEFERRED", "SEQ_CAP", "MIXED", "UNDERLOADED"]
+Code = Literal["KV_PRESSURE", "STATE_POOL", "DEFERRED", "SEQ_CAP", "QUEUE", "MIXED", "UNDERLOADED"]
 _Moment = Literal["KV_PRESSURE", "STATE_POOL", "DEFERRED", "SEQ_CAP", "QUEUE", "CALM", "IDLE"]
 _WORST_FIRST: tuple[_Moment, ...] = ("KV_PRESSURE", "STATE_POOL", "DEFERRED", "SEQ_CAP", "QUEUE", "CALM", "IDLE")
 _CAUSES: dict[_Moment, Code] = {
@@ -45,6 +45,7 @@ class EngineLoad:
     kv_usage: float | None = None
     preemptions: int | None = None
     cap: int | None = None
+    reasons: Mapping[str, int] = field(default_factory=dict)  # who waits, as the engine tells it
     state_usage: float | None = None  # of the pool of states that models without full attention keep
 
     @property
@@ -81,6 +82,12 @@ class _Look:
     @property
     def waiting(self) -> int:
         return sum(load.waiting or 0 for load in self.engines.values())
+
+    @property
+    def of_cap(self) -> str:
+        """` of N`, the most that all engines run at once; empty where one does not tell."""
+        caps = [load.cap for load in self.engines.values()]
+        return f" of {sum(cap for cap in caps if cap)}" if all(caps) else ""
 
     @property
     def kv_usage(self) -> float | None:
@@ -140,7 +147,7 @@ class LimitWindow:
     def verdict(self, *, room: int | None = None) -> Bottleneck | None:
         """What holds the server back now; `room` = how many requests of full length still fit.
 
-        None while nothing runs, while nobody waits and no more would fit, and for a queue without a visible cause.
+        None while nothing runs, and while nobody waits and no more would fit. QUEUE = the page does not tell the cause.
         """
         newest = self._looks[-1] if self._looks else None
         if newest is None or newest.moment is None or not newest.running:
@@ -156,7 +163,7 @@ class LimitWindow:
         if cause and stands and (share := self._share(newest.moment)) >= LEAST_SHARE:
             return self._said(cause, share, self._pressed(newest, cause))
         if queued == 1.0 and not any(look.moment in _CAUSES for look in self._looks):
-            return None
+            return self._said("QUEUE", queued, self._waits(newest, room))
         return self._said("MIXED", queued, self._queue())
 
     def _share(self, moment: _Moment) -> float:
@@ -164,7 +171,7 @@ class LimitWindow:
 
     def _said(self, code: Code, share: float, figures: str) -> Bottleneck:
         span = self._looks[-1].t - self._looks[0].t
-        what = {"UNDERLOADED": "nobody waited, some ran in", "MIXED": "a queue in"}.get(code)
+        what = {"UNDERLOADED": "nobody waited, some ran in", "MIXED": "a queue in", "QUEUE": "a queue in"}.get(code)
         held = f"{share * 100:.0f} % of the last {span:.0f} s" if span >= 1.0 else "just now"
         return Bottleneck(code, share, f"{figures}; " + " ".join(filter(None, (what, held))))
 
@@ -189,12 +196,25 @@ class LimitWindow:
         return f"up to {max(look.waiting for look in queued)} waiting{preempted}, KV up to{_kv(kv)[2:]}"
 
     def _calm(self, look: _Look) -> str:
-        caps = [load.cap for load in look.engines.values()]
-        of = f" of {sum(cap for cap in caps if cap)}" if all(caps) else ""
-        return f"running {look.running}{of}, {_kv(look.kv_usage)}"
+        return f"running {look.running}{look.of_cap}, {_kv(look.kv_usage)}"
+
+    def _waits(self, look: _Look, room: int | None) -> str:
+        """A queue below every limit that is known."""
+        told = sorted({reason for load in look.engines.values() for reason in load.reasons})
+        by_reason = [
+            f"{reason} {sum(load.reasons.get(reason, 0) for load in look.engines.values())}" for reason in told
+        ]
+        why = "no request of full length fits" if room == 0 else ", ".join(by_reason) or "the page does not tell why"
+        return f"running {look.running}{look.of_cap}, waiting {look.waiting}, {_kv(look.kv_usage)}: {why}"
 
     def _preemptions(self) -> int:
         return sum(look.preempted for look in self._looks)
+
+
+def of_all(codes: Iterable[str | None]) -> str | None:
+    """What holds the first of several servers back; that one would take more is said when none is held back."""
+    said = [code for code in codes if code is not None]
+    return next((code for code in said if code != "UNDERLOADED"), said[0] if said else None)
 
 
 def _kv(usage: float | None) -> str:

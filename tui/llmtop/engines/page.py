@@ -50,7 +50,6 @@ def read_page(parsed: Parsed, t: float) -> Page | None:
         folder.rows(),
         min(folder.starts) if len(folder.starts) == 1 else None,  # of several processes none is that of the page
         folder.adapters(),
-        None if "rejections" not in folder.page else int(folder.page["rejections"]),
         parsed.partial,
         parsed.bad_lines,
         BY_NAME[dialect].digits,
@@ -60,7 +59,6 @@ def read_page(parsed: Parsed, t: float) -> Page | None:
 class _Folder:
     def __init__(self) -> None:
         self.dialect = ""
-        self.page: dict[str, float] = {}
         self.starts: set[float] = set()
         self._rows: dict[RowKey, _Row] = {}
         self._lora: tuple[float, str] = (-1.0, "")
@@ -92,9 +90,6 @@ class _Folder:
         kind = slot.source.kind
         if signal == "start_time":
             self.starts.add(value)
-            return
-        if kind is Kind.PAGE:
-            self.page[signal] = self.page.get(signal, 0.0) + value
             return
         if kind is Kind.LORA:  # the value is a clock: the newest label set is the one that holds
             self._lora = max(self._lora, (value, slot.text))

@@ -67,7 +67,6 @@ class Page:
     rows: tuple[RowSample, ...]
     start_time: float | None = None
     lora: tuple[str, ...] = ()
-    admission_rejections: int | None = None
     partial: bool = False
     bad_lines: int = 0
     digits: int | None = None  # of a large counter that the engine prints; None = all

@@ -198,7 +198,7 @@ class ServerTracker:
             kv_full_in_s=cache.full_in_s,
             gpu_memory_utilization=cache.gpu_memory_utilization,
             preemptions_total=figures.counter_total(tuple(self._rows.values()), "preemptions"),
-            admission_rejections_total=page.admission_rejections,
+            admission_rejections_total=figures.counter_total(tuple(self._rows.values()), "rejections"),
             engines=self._engines(rows),
             lora=page.lora,
             rates=traffic.rates(windows),
@@ -244,6 +244,7 @@ class ServerTracker:
                 kv.usage(row),
                 figures.whole(row.counters.get("preemptions")),
                 self._cap(row),
+                row.waiting_by_reason,
                 figures.state_pool(row),
             )
             for row in rows

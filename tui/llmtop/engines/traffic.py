@@ -53,6 +53,7 @@ def rates(windows: Windows) -> Rates:
         finished.get("error", 0.0) if finished else None,
         answers.get("4xx", 0.0) if answers else None,
         answers.get("5xx", 0.0) if answers else None,
+        _rate(windows, "rejections"),
     )
 
 

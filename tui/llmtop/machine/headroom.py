@@ -333,18 +333,22 @@ class PoolWatch:
     def __init__(self) -> None:
         self._tracks: dict[str, _Track] = {}
 
-    def update(self, pools: Iterable[Pool], host: Host, time: float) -> tuple[Pool, ...]:
-        """The pools with their state at `time` in seconds; state None where headroom is unknown."""
-        return tuple(self._judge(pool, host, time) for pool in pools)
+    def update(self, pools: Iterable[Pool], host: Host, time: float, *, loading: bool = False) -> tuple[Pool, ...]:
+        """The pools with their state at `time` in seconds; state None where headroom is unknown.
 
-    def _judge(self, pool: Pool, host: Host, time: float) -> Pool:
+        While a server is `loading`, a fall ends with its weights and its cache: it is a trend only near the end.
+        """
+        return tuple(self._judge(pool, host, time, loading) for pool in pools)
+
+    def _judge(self, pool: Pool, host: Host, time: float, loading: bool) -> Pool:
         key = pool_key(pool)
         if pool.headroom_bytes is None or not pool.total_bytes:
             self._tracks.pop(key, None)
             return replace(pool, state=None, falling_bytes_s=None, empty_in_s=None)
         track = self._tracks.setdefault(key, _Track())
         rate = falling(track.readings, time, pool.headroom_bytes)
-        empty_in = None if rate is None else pool.headroom_bytes / rate
+        goes_on = rate is not None and not (loading and _share(pool) >= NEARLY_FULL)
+        empty_in = pool.headroom_bytes / rate if rate is not None and goes_on else None
         pool = replace(pool, falling_bytes_s=rate, empty_in_s=empty_in)
         verdict = _hold(track, _verdict(pool, host), time)
         return replace(pool, state=verdict.level, reason=verdict.reason)

@@ -28,7 +28,7 @@ class Sample:
 
 
 FAMILIES: Mapping[str, tuple[str, str]] = {
-    "server_up": ("gauge", "1 when the server is well: SERVING, IDLE or SLEEPING"),
+    "server_up": ("gauge", "1 when the server is well: SERVING, IDLE or SLEEPING, and its /health does not fail"),
     "server_state": ("gauge", "1 for the state the server is in, 0 for the others"),
     "requests_running": ("gauge", "requests in the batch"),
     "requests_waiting": ("gauge", "requests in the queue"),
@@ -61,7 +61,7 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "snapshot_timestamp_seconds": ("gauge", "Unix time of the snapshot"),
 }
 _SERVER: Mapping[str, Callable[[ServerView], Value]] = {
-    "server_up": lambda s: s.state.healthy,
+    "server_up": lambda s: s.healthy,
     "requests_running": lambda s: s.running,
     "requests_waiting": lambda s: s.waiting,
     "kv_usage_ratio": lambda s: s.kv_usage,

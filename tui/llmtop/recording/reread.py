@@ -10,7 +10,9 @@ from llmtop.contract.codec import NotGiven, from_json, moment, parse, to_json
 from llmtop.contract.settings import UsageError
 from llmtop.contract.snapshot import ServerView, Snapshot, State
 from llmtop.engines.exposition import Exposition
+from llmtop.engines.limits import of_all
 from llmtop.engines.page import read_page
+from llmtop.engines.page_record import Page
 from llmtop.engines.registry import BY_NAME
 from llmtop.engines.tracker import Failure, Identity, ServerTracker
 from llmtop.recording.write import GAP, KIND, PAGE
@@ -32,6 +34,7 @@ class _Server:
     last: tuple[str, float] = ("", 0.0)
     silent: bool = False
     readable: bool = False
+    fresh: list[Page] = field(default_factory=list)  # that wait for the limits that were recorded with them
 
     def take(self, text: str, t: float | None, when: float) -> None:
         """Read a page; the first recordings have no `t`, and repeat the last page while the server is silent."""
@@ -44,20 +47,24 @@ class _Server:
         # what is read beside the page was not recorded
         self.readable = page is not None and BY_NAME[page.dialect].beside is None
         if page is not None and self.readable:
-            self.tracker.feed(page, t)
+            self.fresh.append(page)
 
     def view(self, recorded: ServerView, when: float) -> ServerView:
         """The server as its pages show it; as recorded where there is no page to go by."""
         t = when - self.offset
         self.silent = recorded.state in _SILENT
+        if not self.silent:
+            each = next((row.max_num_seqs for row in recorded.engines if row.max_num_seqs), recorded.max_num_seqs)
+            self.tracker.identity = Identity(
+                recorded.model, recorded.version, recorded.max_model_len, each, local=recorded.local
+            )
+        for page in self.fresh:
+            self.tracker.feed(page, page.t)
+        self.fresh.clear()
         if self.silent:
             self.tracker.feed(Failure("refused" if recorded.state in _REFUSED else "bad", recorded.reason or ""), t)
         if self.silent or not self.readable:
             return recorded
-        each = next((row.max_num_seqs for row in recorded.engines if row.max_num_seqs), recorded.max_num_seqs)
-        self.tracker.identity = Identity(
-            recorded.model, recorded.version, recorded.max_model_len, each, local=recorded.local
-        )
         view = self.tracker.view(t, when, recorded.interval_s or 1.0)
         if view.reason is None and view.state is recorded.state:  # what a failed poll or /health said
             view = replace(view, reason=recorded.reason)
@@ -107,8 +114,7 @@ class _Reader:
 
     def _anew(self, snapshot: Snapshot) -> Snapshot:
         servers = tuple(self._of(server.url).view(server, snapshot.time) for server in snapshot.servers)
-        limited = next((server.limited_by for server in servers if server.limited_by), None)
-        return replace(snapshot, servers=servers, limited_by=limited)
+        return replace(snapshot, servers=servers, limited_by=of_all(server.limited_by for server in servers))
 
     def _of(self, url: str) -> _Server:
         if url not in self._servers:

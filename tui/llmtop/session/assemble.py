@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from llmtop.contract.snapshot import Device, Mark, Pool, ServerView, Snapshot, SourceStatus
+from llmtop.contract.snapshot import Device, Mark, Pool, ServerView, Snapshot, SourceStatus, State
+from llmtop.engines.limits import of_all
 from llmtop.machine.headroom import LowWater, MemoryMode, PoolWatch, pools
 from llmtop.machine.sample import MachineSample
 from llmtop.session.energy import EnergyMeter
@@ -51,14 +52,14 @@ class Assembler:
         self._energy.push(sample.devices, now)
         views = tuple(self._energy.fill(view, devices_of.get(view.url, ())) for view in servers)
         place = Places(views, sample.host, asked=self._asked)
-        found = self._pools(sample, now)
+        found = self._pools(sample, now, loading=any(v.local and v.state is State.STARTING for v in views))
         snapshot = Snapshot(
             time=now,
             servers=place.servers,
             devices=tuple(replace(device, node=place.name) for device in sample.devices) if place.shown else (),
             host=place.host,
             pools=tuple(replace(pool, node=place.name) for pool in found) if place.shown else (),
-            limited_by=next((view.limited_by for view in views if view.limited_by), None),
+            limited_by=of_all(view.limited_by for view in views),
             sources=(*(sample.status if place.shown else ()), *outputs),
             marks=tuple(self._marks),
             simulated=sample.host.simulated,
@@ -68,7 +69,7 @@ class Assembler:
         found_out = replace(snapshot, findings=self._findings.update(snapshot, t))
         return replace(found_out, events=self._events.update(found_out))
 
-    def _pools(self, sample: MachineSample, now: float) -> tuple[Pool, ...]:
+    def _pools(self, sample: MachineSample, now: float, *, loading: bool) -> tuple[Pool, ...]:
         found = pools(sample, self._memory)
         self._low_water.feed(found, sample.dips, sample.time)
-        return self._watch.update(self._low_water.fill(found, self._epoch), sample.host, now)
+        return self._watch.update(self._low_water.fill(found, self._epoch), sample.host, now, loading=loading)

@@ -180,14 +180,15 @@ def speculation(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def rejections(snapshot: Snapshot) -> Iterator[Finding]:
-    """Requests that were turned away since the server started."""
+    """Requests are turned away by a limit of the queue."""
     for server in snapshot.servers:
-        if server.admission_rejections_total and server.state.live:
+        turned_away = server.rates.rejections_s
+        if turned_away and server.state.live:
             yield Finding(
                 f"rejections:{server.url}",
                 "info",
-                f"{_name(server, snapshot)}: {server.admission_rejections_total:,} requests turned away so far",
-                "vllm:admission_rejections_total",
+                f"{_name(server, snapshot)}: {turned_away:.2g} requests/s are turned away",
+                f"over {seconds(server.rates.window_s)}, {server.admission_rejections_total or 0:,} since the start",
                 "raise --max-num-queued-reqs, or send fewer at once",
             )
 

@@ -49,7 +49,7 @@ class MemoryLog:
         if self.pools and not judge and sample.time - self._judged < _JUDGE_S:
             return
         self._judged, self._devices = sample.time, sample.devices
-        self.pools = self._watch.update(pools(sample), sample.host, sample.time)
+        self.pools = self._watch.update(pools(sample), sample.host, sample.time, loading=True)
         for pool in self.pools:
             if pool.headroom_bytes is not None and pool_key(pool) not in sample.dips:
                 self._add(pool_key(pool), Dip(pool.headroom_bytes, sample.time))

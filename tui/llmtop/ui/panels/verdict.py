@@ -110,7 +110,7 @@ def _calm(server: ServerView) -> VerdictWords:
     """Nobody waits for long: how many more fit, as far as that is known."""
     room = more_users(server)
     if server.waiting:
-        return VerdictWords("low", f"{server.waiting} WAITING", "no cause in sight", "")
+        return VerdictWords("low", f"{server.waiting} WAITING", _evidence(server) or "no cause in sight", "")
     if server.running == 0:
         fit = f"room for {room} requests of {count(server.max_model_len)} tokens" if room is not None else ""
         return VerdictWords("ok", "IDLE", fit, "l finds how many users it can serve")
