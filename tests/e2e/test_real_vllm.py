@@ -302,7 +302,7 @@ def test_a_stopped_engine_shows_the_pages_own_gauges_and_is_stalled(vllm: Vllm, 
             for engine in engines:
                 engine.send_signal(signal.SIGCONT)
         compare(stalled, page)
-        assert f"{stalled['running']} running, nothing moved" in stalled["reason"]
+        assert f"{stalled['running']} running, {stalled['waiting']} waiting, nothing moved" in stalled["reason"]
         prompt, generated = load.result()
     after, shown = vllm.settled(), idle_again(llmtop)
     assert generated == 64 * 128 == after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"]
@@ -317,7 +317,7 @@ def compare(shown: Line, page: dict[str, float]) -> None:
     assert shown["waiting"] == page["vllm:num_requests_waiting"] > 0
     assert sum(shown["waiting_by_reason"].values()) == shown["waiting"]
     assert shown["kv_usage"] == page["vllm:kv_cache_usage_perc"] > 0.3
-    assert shown["kv_used_tokens"] == round(page["vllm:kv_cache_usage_perc"] * 3072)
+    assert shown["kv_used_tokens"] == round(page["vllm:kv_cache_usage_perc"] * (3072 - 32))  # vLLM leaves one block out
     assert shown["preemptions_total"] == page["vllm:num_preemptions_total"]
 
 

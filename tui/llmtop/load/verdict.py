@@ -71,6 +71,12 @@ CRITERIA: Mapping[str, Criterion] = {
     **_latencies(),
 }
 
+
+def criterion_of(name: str) -> Criterion:
+    """Look up a criterion by name; one that a newer version wrote into a recording has its name for words."""
+    return CRITERIA.get(name) or Criterion(lambda _: None, False, name)
+
+
 _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0}
 
 
@@ -287,7 +293,7 @@ def _speed_of(name: str, tokens: int, spent: Spread | None) -> SingleSpeed | Non
 
 
 def _fail_words(first: FirstFail) -> str:
-    criterion = CRITERIA[first.criterion]
+    criterion = criterion_of(first.criterion)
     text = f"{first.level} fails: {criterion.words} {criterion.show(first.value)}"
     text += "" if first.criterion == "errors" else f" (limit {criterion.show(first.limit)})"
     text += f": {first.reason}" if first.reason else ""

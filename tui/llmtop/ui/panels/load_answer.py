@@ -8,7 +8,7 @@ from llmtop.contract.units import UNKNOWN, count, rate, seconds
 from llmtop.load.compare import compare
 from llmtop.load.earlier import Earlier
 from llmtop.load.results import LevelResult, RunResult
-from llmtop.load.verdict import CRITERIA, failure
+from llmtop.load.verdict import criterion_of, failure
 from llmtop.ui.load_state import LoadState
 from llmtop.ui.panels.load_table import comparison_table, level_table, verdict_marks
 from llmtop.ui.panels.view import View, heading
@@ -83,7 +83,7 @@ def _human(result: RunResult) -> list[str]:
     level = next((level for level in result.levels if fail is not None and level.level == fail.level), None)
     if fail is None or level is None:
         return [*said, "every level keeps your limits: more may fit" if result.slo else "no limits were asked"]
-    criterion = CRITERIA[fail.criterion]
+    criterion = criterion_of(fail.criterion)
     what = "first word after" if fail.criterion == "ttft_p99" else criterion.words
     limit = "" if fail.criterion == "errors" else f"; your limit is {criterion.show(fail.limit)}"
     reason = f" ({fail.reason})" if fail.reason else ", the first wave alone" if fail.burst_only else ""
@@ -107,7 +107,7 @@ def _bars(result: RunResult, cells: int) -> list[Line]:
     lines: list[Line] = []
     for place, level in enumerate(levels):
         fail = failure(level, result.slo)
-        word = CRITERIA[fail.criterion].words if fail else "ok"
+        word = criterion_of(fail.criterion).words if fail else "ok"
         star = f" {glyphs.current().star}" if level.load == result.sweet_spot else ""
         first = seconds(level.ttft.p99_ms / 1000) if level.ttft else UNKNOWN
         sign = f"{glyphs.current().cross} " if fail else ""
@@ -136,10 +136,9 @@ def _verdict(result: RunResult) -> Line:
         Span(_load(knee), "bold"),
     ]
     if fail:
-        words = CRITERIA[fail.criterion].words if fail.criterion in CRITERIA else fail.criterion
         spans += [
             Span(f"   {glyph.cross} first fail ", "label"),
-            Span(f"{fail.level}: {words}", "low"),
+            Span(f"{fail.level}: {criterion_of(fail.criterion).words}", "low"),
         ]
     if not result.monotone:
         spans.append(Span("   a level above it passes", "low"))
