@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from e2e.test_real_vllm import INSTALLED, NAMED, Vllm, pytestmark
-from llmtop.load.runner import LONG
+from llmtop.load.plan import LONG
 from measured import Measured
 from program import COMMAND, environment
 
@@ -124,15 +124,12 @@ def test_totals_are_the_servers_counters(vllm: Vllm, tmp_path: Path, prompts: st
         assert not {"not alone", "counters differ", "not checked", "short", "cache"} & set(level["flags"])
         if prompts == "ids":
             assert level["total_input_tokens"] == 64 * 48
-    # beside the levels: one request of 16 + 8 tokens at the beginning, one of the level's size before each, and for the
-    # estimate of time one of the longest prompt alone and 16 tokens for each of 32 users, with answers of 12
-    together = min(32, max(users))
-    generated = sum(level["total_output_tokens"] for level in result["levels"])
-    spent = after[GENERATION] - before[GENERATION] - generated - 24 * len(users) - 12 * (1 + together)
-    read = sum(level["total_input_tokens"] for level in result["levels"])
-    assert spent == 8
-    if prompts == "ids":
-        assert after[PROMPT] - before[PROMPT] == read + 16 + 48 * len(users) + 48 + 16 * together
+    # beside the levels: one request at the beginning, one before each level, and those that measure an idle server
+    outside = result["outside"]
+    assert [part["requests"] for part in outside.values()] == [1, 1 + min(32, max(users)), len(users)]
+    for counter, key in (GENERATION, "generation"), (PROMPT, "prompt"):
+        ours = sum(level["counters"]["client"][key] for level in result["levels"])
+        assert after[counter] - before[counter] == ours + sum(part[key] for part in outside.values())
 
 
 def test_chat_is_counted_too(vllm: Vllm, tmp_path: Path) -> None:
