@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PURE = sorted(
     ".".join(path.relative_to(ROOT / "tui").with_suffix("").parts)
-    for folder in ("contract", "engines", "machine", "net", "session", "warmup", "demo")
+    for folder in ("contract", "engines", "machine", "net", "nodes", "session", "warmup", "demo")
     for path in (ROOT / "tui" / "llmtop" / folder).rglob("*.py")
     if path.name not in ("__init__.py", "__main__.py")
 )
@@ -80,6 +80,7 @@ ROOMS = (
     "net",
     "machine",
     "engines",
+    "nodes",
     "demo",
     "session",
     "warmup",

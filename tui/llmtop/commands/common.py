@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from llmtop import __version__
-from llmtop.contract.settings import INTERVAL_S, Settings, Target, UsageError
+from llmtop.contract.settings import INTERVAL_S, NodeAddress, Settings, Target, UsageError
 
 if TYPE_CHECKING:
     from llmtop.contract.snapshot import Snapshot
@@ -129,15 +129,26 @@ def base_settings(args: argparse.Namespace, **more: Any) -> Settings:
     return replace(settings, **more)
 
 
-def named_targets(args: argparse.Namespace, names: Sequence[str]) -> tuple[Target, ...]:
-    """The servers named, each with its own key and certificate; without names those of the configuration file."""
+def named_targets(args: argparse.Namespace, names: Sequence[str], *, alone: bool = True) -> tuple[Target, ...]:
+    """The servers named, each with its own key and certificate; without names those of the configuration file.
+
+    Beside nodes they are not `alone`, and the key of the environment is nobody's.
+    """
     from llmtop.commands.config import check_certificates, load_user_config, resolve_targets
 
     config = load_user_config()
-    found = resolve_targets(names or config.get("watch", []), config, os.environ, args.api_key_env)
+    found = resolve_targets(names or config.get("watch", []), config, os.environ, args.api_key_env, alone=alone)
     targets = tuple(replace(t, ca=args.ca or t.ca, insecure=args.insecure or t.insecure) for t in found)
     check_certificates(targets)
     return targets
+
+
+def named_nodes(args: argparse.Namespace, names: Sequence[str]) -> tuple[tuple[NodeAddress, ...], tuple[str, ...]]:
+    """The machines to be read by ssh among what was named, and the other names."""
+    from llmtop.commands.config import load_user_config, resolve_nodes
+
+    config = load_user_config()
+    return resolve_nodes(names or config.get("watch", []), config, os.environ, args.api_key_env)
 
 
 def live_machine(settings: Settings, hertz: float | None = None) -> Any:

@@ -9,10 +9,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmtop.contract.settings import MAX_INTERVAL_S, MIN_INTERVAL_S, Target, UsageError, parse_target
+from llmtop.contract.settings import (
+    MAX_INTERVAL_S,
+    MIN_INTERVAL_S,
+    NodeAddress,
+    Target,
+    UsageError,
+    is_node,
+    named_apart,
+    parse_node,
+    parse_target,
+)
 
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+ONE_KEY = "--api-key-env is for one server; give each its own api_key_env in the configuration file"
 _DEFAULTS = {"interval": float, "theme": str, "ascii": bool, "mouse": bool, "memory": str, "watch": list}
+_NODE_KEYS = {"ssh": str, "api_key_env": str}
 _SERVER_KEYS = {"url": str, "api_key_env": str, "ca": str, "insecure": bool, "max_num_seqs": int}
 
 
@@ -47,17 +59,22 @@ def load_config(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     content = _toml(path, text)
-    servers = content.pop("servers", {})
+    servers, nodes = content.pop("servers", {}), content.pop("nodes", {})
     _check(path, "", content, _DEFAULTS)
     if not all(isinstance(name, str) for name in content.get("watch", [])):
         raise UsageError(f'{path}: watch must be a list of names or servers, like ["spark-a:8000"]')
-    if not isinstance(servers, dict):
-        raise UsageError(f"{path}: write servers as [servers.NAME] tables")
-    for name, entry in servers.items():
-        if not isinstance(entry, dict) or "url" not in entry:
-            raise UsageError(f'{path}: [servers.{name}] needs url = "http://HOST:PORT"')
-        _check(path, f"[servers.{name}] ", entry, _SERVER_KEYS)
-    return {**content, "servers": servers}
+    _check_tables(path, "servers", servers, "url", "http://HOST:PORT", _SERVER_KEYS)
+    _check_tables(path, "nodes", nodes, "ssh", "USER@HOST:PORT", _NODE_KEYS)
+    return {**content, "servers": servers, "nodes": nodes}
+
+
+def _check_tables(path: Path, kind: str, tables: Any, key: str, like: str, known: Mapping[str, type]) -> None:
+    if not isinstance(tables, dict):
+        raise UsageError(f"{path}: write {kind} as [{kind}.NAME] tables")
+    for name, entry in tables.items():
+        if not isinstance(entry, dict) or key not in entry:
+            raise UsageError(f'{path}: [{kind}.{name}] needs {key} = "{like}"')
+        _check(path, f"[{kind}.{name}] ", entry, known)
 
 
 def _check(path: Path, where: str, table: Mapping[str, Any], known: Mapping[str, type]) -> None:
@@ -80,13 +97,51 @@ def checked_interval(value: float) -> float:
 
 
 def resolve_targets(
-    names: Sequence[str], config: Mapping[str, Any], environ: Mapping[str, str], key_env: str | None = None
+    names: Sequence[str],
+    config: Mapping[str, Any],
+    environ: Mapping[str, str],
+    key_env: str | None = None,
+    *,
+    alone: bool = True,
 ) -> tuple[Target, ...]:
-    """The servers named on the command line (URLs or names of the file), each with its own key or none."""
+    """The servers named on the command line (URLs or names of the file), each with its own key or none.
+
+    The key of the environment is for one that is `alone`.
+    """
     entries: Mapping[str, Any] = config.get("servers", {})
     targets = [_named(name, entries[name], environ) if name in entries else parse_target(name) for name in names]
     unique = tuple({target.url: target for target in targets}.values())
-    return attach_key(unique, environ, key_env)
+    if not alone and key_env:
+        raise UsageError(ONE_KEY)
+    return attach_key(unique, environ, key_env) if alone else unique
+
+
+def resolve_nodes(
+    names: Sequence[str], config: Mapping[str, Any], environ: Mapping[str, str], key_env: str | None = None
+) -> tuple[tuple[NodeAddress, ...], tuple[str, ...]]:
+    """The machines to be read by ssh among the names (URLs or names of the file), and the names of servers."""
+    entries: Mapping[str, Any] = config.get("nodes", {})
+    servers = tuple(name for name in names if name not in entries and not is_node(name))
+    found = [
+        _node(name, entries[name], environ) if name in entries else parse_node(name)
+        for name in names
+        if name not in servers
+    ]
+    nodes = named_apart(found)
+    if key_env and len(nodes) > 1:
+        raise UsageError(ONE_KEY)
+    if len(nodes) != 1 or servers:
+        return nodes, servers
+    wanted = key_env or ("VLLM_API_KEY" if environ.get("VLLM_API_KEY", "").strip() else None)
+    key = nodes[0].key or (_key(environ, wanted, "--api-key-env" if key_env else "environment") if wanted else None)
+    return (replace(nodes[0], key=key),), servers
+
+
+def _node(name: str, entry: Mapping[str, Any], environ: Mapping[str, str]) -> NodeAddress:
+    text, variable = entry["ssh"], entry.get("api_key_env")
+    address = parse_node(text if is_node(text) else f"ssh://{text}", name)
+    key = _key(environ, variable, f"[nodes.{name}] api_key_env") if variable else None
+    return replace(address, key=key)
 
 
 def _named(name: str, entry: Mapping[str, Any], environ: Mapping[str, str]) -> Target:
@@ -118,7 +173,7 @@ def attach_key(targets: tuple[Target, ...], environ: Mapping[str, str], key_env:
     """Give the key of the environment to the only origin there is; a key never goes to two."""
     origins = {target.origin for target in targets}
     if key_env and len(origins) > 1:
-        raise UsageError("--api-key-env is for one server; give each its own api_key_env in the configuration file")
+        raise UsageError(ONE_KEY)
     wanted = key_env or ("VLLM_API_KEY" if environ.get("VLLM_API_KEY", "").strip() else None)
     key = _key(environ, wanted, "--api-key-env" if key_env else "environment") if wanted else None
     if key is None or len(origins) != 1:

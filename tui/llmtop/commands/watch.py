@@ -22,6 +22,7 @@ from llmtop.commands.common import (
     has_screen,
     health,
     live_machine,
+    named_nodes,
     named_targets,
     print_line,
     render,
@@ -43,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "servers",
         nargs="*",
         metavar="URL",
-        help="HOST:PORT, http(s)://…/prefix, unix:/path/of/a.sock or a name of the configuration",
+        help="HOST:PORT, http(s)://…/prefix, unix:/path/of/a.sock, a name of the configuration, or "
+        "ssh://[USER@]HOST[:PORT]: all that serves on another machine, with its memory and GPUs",
     )
     net = parser.add_argument_group("connection")
     add_connection(net)
@@ -55,9 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, show: Show | None = None) -> int:
-    """Watch the servers named, else those found here; `show` takes the place of the screen."""
-    settings, targets = base_settings(args), named_targets(args, args.servers)
-    _check_words(args.servers, args.commands)
+    """Watch the servers and machines named, else what is found here; `show` takes the place of the screen."""
+    settings = base_settings(args)
+    nodes, servers = named_nodes(args, args.servers)
+    _check_words(servers if args.servers else (), args.commands)
+    if nodes:
+        targets = named_targets(args, servers, alone=False) if servers else ()
+        return watch(args, replace(settings, nodes=nodes, targets=targets), show=show)
+    targets = named_targets(args, args.servers)
     found = replace(settings, targets=targets) if targets else _found_here(settings, args)
     return watch(args, found, show=show)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -32,6 +33,8 @@ class Target:
     insecure: bool = False
     max_num_seqs: int | None = None
     model: str | None = None  # of several behind one address, the one that is meant
+    node: str | None = None  # the machine it runs on, where that is read by ssh
+    via: str | None = None  # the Unix socket that ssh forwards to it
 
     def __post_init__(self) -> None:
         """Have the key or the password hidden wherever it comes back; a name alone is one too."""
@@ -66,10 +69,22 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeAddress:
+    """A machine that is read by ssh: its name, and what ssh is told. The key is for the only server there."""
+
+    name: str
+    host: str
+    user: str | None = None
+    port: int | None = None
+    key: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What to watch and how, validated."""
 
     targets: tuple[Target, ...] = ()
+    nodes: tuple[NodeAddress, ...] = ()
     interval_s: float = INTERVAL_S
     procfs: Path = Path("/proc")
     sysfs: Path = Path("/sys")
@@ -94,6 +109,9 @@ def basic(name: str, password: str) -> str:
 
 def parse_target(text: str) -> Target:
     """A host, host:port or URL as typed; raises UsageError when it cannot be one."""
+    if is_node(text):
+        parse_node(text)
+        raise UsageError(f"{_shown(text)}: this command does not go through ssh; run llmtop there")
     if text.startswith("unix:/"):
         return Target(text.replace("unix://", "unix:", 1).partition("?")[0])
     typed = text if "://" in text else f"http://{text}"
@@ -122,6 +140,41 @@ def parse_target(text: str) -> Target:
     url = f"{parts.scheme}://{place}" + (f":{port}" if port is not None else "") + path
     login = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
     return Target(url, login=login, model=next(iter(parse_qs(parts.query).get("model", ())), None))
+
+
+def is_node(text: str) -> bool:
+    """Whether what was typed is a machine to be read by ssh."""
+    return text.startswith("ssh:")
+
+
+def parse_node(text: str, name: str | None = None) -> NodeAddress:
+    """`ssh://[USER@]HOST[:PORT]`; raises UsageError when it is not that."""
+    wrong = UsageError(f"{_shown(text)!r} is not a node; write ssh://[USER@]HOST[:PORT]")
+    try:
+        parts = urlsplit(text)
+        user, host, port = parts.username, parts.hostname, parts.port
+    except ValueError:
+        raise wrong from None
+    if parts.password is not None:
+        raise UsageError("llmtop takes no password for ssh; let a key or an agent log in")
+    typed = parts.netloc.rpartition("@")[2]
+    host = typed[: len(host or "")] if typed.lower().startswith(host or "-") else host  # aliases of ssh have a case
+    words = [word for word in (user, host) if word is not None]
+    odd = any(word.startswith("-") or not word.isprintable() or set(word) & set(" '\"\\`$;&|<>%") for word in words)
+    if parts.scheme != "ssh" or not host or port == 0 or odd or parts.path.strip("/") or parts.query or parts.fragment:
+        raise wrong
+    return NodeAddress(name or host, host, user, port)
+
+
+def named_apart(nodes: Sequence[NodeAddress]) -> tuple[NodeAddress, ...]:
+    """Each node once, and of two with one name each with its port or user too."""
+    unique = {(node.host, node.user, node.port): node for node in nodes}.values()
+    often = {node.name for node in unique if sum(other.name == node.name for other in unique) > 1}
+    return tuple(replace(node, name=_apart(node)) if node.name in often else node for node in unique)
+
+
+def _apart(node: NodeAddress) -> str:
+    return "-".join(str(word) for word in (node.name, node.port, node.user) if word is not None)
 
 
 def _sayable(host: str) -> bool:

@@ -17,10 +17,12 @@ from llmtop.engines.registry import BY_NAME
 from llmtop.engines.registry.entry import EngineEntry
 from llmtop.engines.registry.silent import DEMO, OMLX
 from llmtop.machine.containers import Address, proxies, reachable, shares_network
+from llmtop.machine.tree import Folder
 
 _LARGEST_SETTINGS = 65536
 Argv = tuple[str, ...]
 _ENGINES = (*BY_NAME.values(), OMLX, DEMO)
+ENGINE_PROCESSES = tuple(dict.fromkeys(one.program.pattern for engine in _ENGINES for one in engine.processes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class _Match:
     told: Mapping[str, str]
 
 
-def server_processes(procfs: Path) -> list[ServerProcess]:
+def server_processes(procfs: Folder) -> list[ServerProcess]:
     """All model servers of this host, in order of their ports."""
     running = dict(_command_lines(procfs))
     found = {pid: match for pid, argv in running.items() if (match := _match(procfs, pid, argv, running.values()))}
@@ -72,14 +74,14 @@ def server_processes(procfs: Path) -> list[ServerProcess]:
     return sorted(unique.values(), key=lambda server: (server.port, server.host))
 
 
-def process_of(procfs: Path, host: str, port: int) -> ServerProcess | None:
+def process_of(procfs: Folder, host: str, port: int) -> ServerProcess | None:
     """The process that serves an address of this machine."""
     there = [server for server in server_processes(procfs) if server.port == port]
     exact = next((server for server in there if server.host == host), None)
     return exact or next((server for server in there if server.host.startswith("127.")), None)
 
 
-def _command_lines(procfs: Path) -> Iterator[tuple[int, Argv]]:
+def _command_lines(procfs: Folder) -> Iterator[tuple[int, Argv]]:
     try:
         pids = sorted(int(entry.name) for entry in procfs.iterdir() if entry.name.isdecimal())
     except OSError:
@@ -93,7 +95,7 @@ def _command_lines(procfs: Path) -> Iterator[tuple[int, Argv]]:
             yield pid, tuple(raw.decode("utf-8", "replace").rstrip("\0").split("\0"))
 
 
-def _match(procfs: Path, pid: int, argv: Argv, running: Iterable[Argv]) -> _Match | None:
+def _match(procfs: Folder, pid: int, argv: Argv, running: Iterable[Argv]) -> _Match | None:
     found = next((pair for pair in _starts(argv) if _has_company(pair[1], running)), None)
     if found is None:
         return None
@@ -117,10 +119,12 @@ def _has_company(process: Process, running: Iterable[Argv]) -> bool:
     return process.beside is None or any(re.search(process.beside, argv[0]) for argv in running)
 
 
-def _settings_file(procfs: Path, pid: int, path: str) -> str:
+def _settings_file(procfs: Folder, pid: int, path: str) -> str:
     """A file as the process sees it; empty where it may not be read."""
     folder = procfs / str(pid)
     place = folder / "root" / path.lstrip("/") if path.startswith("/") else folder / "cwd" / path
+    if not isinstance(place, Path):
+        return _streamed(place)
     try:
         file = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
@@ -134,7 +138,14 @@ def _settings_file(procfs: Path, pid: int, path: str) -> str:
         os.close(file)
 
 
-def _parent(procfs: Path, pid: int) -> int:
+def _streamed(place: Folder) -> str:
+    try:
+        return place.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _parent(procfs: Folder, pid: int) -> int:
     try:
         return int((procfs / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1])
     except (OSError, ValueError, IndexError):
@@ -173,7 +184,7 @@ def _told_port(match: _Match) -> int | None:
 
 
 def _describe(
-    procfs: Path, match: _Match, family: list[int], forwarded: Mapping[Address, Address]
+    procfs: Folder, match: _Match, family: list[int], forwarded: Mapping[Address, Address]
 ) -> ServerProcess | None:
     engine, pid = match.engine, match.pid
     open_ports = listening(procfs, family)
@@ -190,7 +201,7 @@ def _describe(
     return None if place is None else replace(server, host=place[0], port=place[1])
 
 
-def listening(procfs: Path, pids: Iterable[int]) -> dict[int, str]:
+def listening(procfs: Folder, pids: Iterable[int]) -> dict[int, str]:
     """The TCP ports on which processes of one network listen, and the address under which each is reached.
 
     By the sockets among their open files; where these may not be seen, all listening sockets of their network.
@@ -221,7 +232,7 @@ def _reached(bound: str) -> str:
     return "127.0.0.1" if ip.is_unspecified else str(ip)
 
 
-def _sockets(folder: Path) -> set[str] | None:
+def _sockets(folder: Folder) -> set[str] | None:
     """The inodes of a process's sockets; None where its open files may not be seen."""
     try:
         entries = list(folder.iterdir())
@@ -259,7 +270,7 @@ def is_local(host: str) -> bool:
     return any(_is_own(address, own) for address in found)
 
 
-def is_here(procfs: Path, host: str) -> bool:
+def is_here(procfs: Folder, host: str) -> bool:
     """Whether a host is this machine, or the address of a container on it that serves a model."""
     return is_local(host) or any(server.host == host for server in server_processes(procfs))
 

@@ -23,7 +23,7 @@ from llmtop.engines.registry.entry import Beside, Instead
 from llmtop.engines.registry.tensorrt import PROMETHEUS, as_page, has_gauges, read_iterations
 from llmtop.engines.tracker import Failure, Identity
 from llmtop.net.client import Client
-from llmtop.net.connection import Answer, BrokenOff, CannotConnect, TooLarge
+from llmtop.net.connection import Answer, BrokenOff, CannotConnect, ForwardGone, TooLarge
 
 PAGE_LIMIT, SIDE_LIMIT = 32 * 2**20, 2**20
 DEADLINE_S = 5.0
@@ -78,6 +78,8 @@ class ServerSource:
                 answer = await self._http().get(self._asked(self._path), PAGE_LIMIT)
         except TimeoutError:
             return self._failed(began, "timeout", f"no answer within {time.monotonic() - began:.0f} s")
+        except ForwardGone as error:
+            return self._failed(began, "timeout", str(error))
         except CannotConnect as error:
             return self._failed(began, "refused", str(error))
         except TooLarge:

@@ -14,8 +14,9 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+from llmtop.machine.tree import Folder
 
 Address = tuple[str, int]
 _TIMEOUT_S = 3.0
@@ -120,7 +121,7 @@ def proxies(command_lines: Iterable[Sequence[str]]) -> dict[Address, Address]:
     return found
 
 
-def shares_network(procfs: Path, pid: int) -> bool:
+def shares_network(procfs: Folder, pid: int) -> bool:
     """Whether a process uses this machine's network; by its addresses where the namespaces may not be seen."""
     ours = _link(procfs / "self/ns/net") or _link(procfs / "1/ns/net")  # a copy of a tree has no self
     its = _link(procfs / str(pid) / "ns/net")
@@ -130,19 +131,19 @@ def shares_network(procfs: Path, pid: int) -> bool:
     return not own or not other or own == other
 
 
-def addresses(procfs: Path, process: str) -> tuple[str, ...]:
+def addresses(procfs: Folder, process: str) -> tuple[str, ...]:
     """The IPv4 addresses of the network a process is in."""
     return tuple(dict.fromkeys(_LOCAL.findall(_text(procfs / process / "net/fib_trie"))))
 
 
-def container_of(procfs: Path, pid: int) -> str | None:
+def container_of(procfs: Folder, pid: int) -> str | None:
     """The id of the container a process runs in."""
     mounts = re.findall(r"/containers/[0-9a-f]{64}/", _text(procfs / str(pid) / "mountinfo"))
     found = _ID.findall(_text(procfs / str(pid) / "cgroup")) or _ID.findall("\n".join(mounts))
     return str(found[-1]) if found else None
 
 
-def reachable(procfs: Path, pid: int, port: int, forwarded: Mapping[Address, Address]) -> Address | None:
+def reachable(procfs: Folder, pid: int, port: int, forwarded: Mapping[Address, Address]) -> Address | None:
     """Where this machine reaches what a process in another network listens on; None where that is not known,
     or not yet: a server must not be found at two addresses.
 
@@ -173,14 +174,14 @@ def _told(container: str | None, port: int) -> Address | None:
     return None
 
 
-def _link(path: Path) -> str | None:
+def _link(path: Folder) -> str | None:
     try:
         return str(path.readlink())
     except OSError:
         return None
 
 
-def _text(path: Path) -> str:
+def _text(path: Folder) -> str:
     try:
         return path.read_text("utf-8", "replace")
     except OSError:

@@ -17,6 +17,7 @@ from pathlib import Path
 from llmtop.contract.secrets import mask
 from llmtop.contract.snapshot import Host
 from llmtop.machine.sample import MemInfo, NodeMem
+from llmtop.machine.tree import Files
 
 # The inode of the first pid namespace is fixed in the kernel (PROC_PID_INIT_INO).
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
@@ -36,13 +37,34 @@ class _Counters:
     swapped_out: int | None
 
 
-class HostReader:
-    """Reads one /proc and one /sys tree, which may be copies of those of another machine."""
+class Disk:
+    """The files of this machine; implements `Files`."""
 
-    def __init__(self, procfs: Path, sysfs: Path) -> None:
+    page_size = os.sysconf("SC_PAGE_SIZE")
+
+    def read(self, path: str, *, whole: bool = True) -> bytes | None:
+        """The file as it stands now; None where there is none."""
+        return _read_bytes(path, whole=whole)
+
+    def names(self, path: str) -> list[str]:
+        """What is in a folder; empty where there is none."""
+        try:
+            return os.listdir(path)
+        except OSError:
+            return []
+
+    def clock(self) -> float:
+        """Monotonic seconds."""
+        return time.monotonic()
+
+
+class HostReader:
+    """Reads one /proc and one /sys tree, which may be copies of those of another machine, or streamed from it."""
+
+    def __init__(self, procfs: Path, sysfs: Path, files: Files | None = None) -> None:
         self._procfs = str(procfs)
         self._nodes_dir = str(sysfs / "devices/system/node")
-        self._page_size = os.sysconf("SC_PAGE_SIZE")
+        self._files = files or Disk()
         self._last: _Counters | None = None
 
     def mem(
@@ -55,14 +77,11 @@ class HostReader:
 
     def meminfo(self) -> bytes:
         """/proc/meminfo as it stands; empty where there is none."""
-        return _read_bytes(self._procfs + "/meminfo", whole=False) or b""  # the kernel gives it in one piece
+        return self._files.read(self._procfs + "/meminfo", whole=False) or b""  # the kernel gives it in one piece
 
     def nodes(self) -> dict[int, NodeMem]:
         """Every NUMA node with a meminfo file; empty without a /sys tree."""
-        try:
-            names = os.listdir(self._nodes_dir)
-        except OSError:
-            return {}
+        names = self._files.names(self._nodes_dir)
         numbers = sorted(int(match[1]) for name in names if (match := _NODE_NAME.match(name)))
         return {number: read for number in numbers if (read := self._node(number)) is not None}
 
@@ -83,24 +102,24 @@ class HostReader:
 
     def name(self) -> str:
         """The host name of the tree, else of this machine."""
-        text = _read(self._procfs + "/sys/kernel/hostname")
+        text = self._text(self._procfs + "/sys/kernel/hostname")
         return (text or "").strip() or socket.gethostname()
 
     def cdmm(self) -> bool:
         """Whether the driver keeps HBM to itself (coherent driver-based memory) and not as a NUMA node."""
-        match = _COHERENT_MODE.search(_read(self._procfs + "/driver/nvidia/params") or "")
+        match = _COHERENT_MODE.search(self._text(self._procfs + "/driver/nvidia/params") or "")
         return match is not None and match[1] == "driver"
 
     def pid_max(self) -> int:
         """The largest process id this machine can hand out."""
-        return _int(_read(self._procfs + "/sys/kernel/pid_max")) or _LARGEST_PID
+        return _int(self._text(self._procfs + "/sys/kernel/pid_max")) or _LARGEST_PID
 
     def process_name(self, pid: int) -> str | None:
         """The name of a process by its id on the host; None in a pid namespace with ids of its own."""
         if not self._sees_host_pids():
             return None
-        short = _printable(_read(f"{self._procfs}/{pid}/comm"))
-        command = _printable((_read(f"{self._procfs}/{pid}/cmdline") or "").split("\0")[0])
+        short = _printable(self._text(f"{self._procfs}/{pid}/comm"))
+        command = _printable((self._text(f"{self._procfs}/{pid}/cmdline") or "").split("\0")[0])
         # comm is cut at 15 characters; the command line has the whole of the same name.
         long = mask(command).rsplit("/", 1)[-1]  # a title that a process gave itself may have all its arguments
         return long if long.startswith(short) and long else short or None
@@ -113,31 +132,35 @@ class HostReader:
 
     def _node(self, number: int) -> NodeMem | None:
         folder = f"{self._nodes_dir}/node{number}"
-        text, line = "\n" + (_read(folder + "/meminfo") or ""), f"\nNode {number} "
+        text, line = "\n" + (self._text(folder + "/meminfo") or ""), f"\nNode {number} "
         total, free = _bytes(text, line + "MemTotal:"), _bytes(text, line + "MemFree:")
         if total is None or free is None:
             return None
         cache = (_bytes(text, line + name) or 0 for name in ("Active(file):", "Inactive(file):", "SReclaimable:"))
-        cpus = _read(folder + "/cpulist")
+        cpus = self._text(folder + "/cpulist")
         return NodeMem(total, free, sum(cache), has_cpus=None if cpus is None else bool(cpus.strip()))
 
     def _counters(self) -> _Counters:
-        busy, total = _jiffies(_read(self._procfs + "/stat"))
-        swapped = _number("\n" + (_read(self._procfs + "/vmstat") or ""), "\npswpout ")
-        return _Counters(time.monotonic(), busy, total, swapped)
+        busy, total = _jiffies(self._text(self._procfs + "/stat"))
+        swapped = _number("\n" + (self._text(self._procfs + "/vmstat") or ""), "\npswpout ")
+        return _Counters(self._files.clock(), busy, total, swapped)
 
     def _swap_out(self, last: _Counters, now: _Counters) -> float | None:
         if last.swapped_out is None or now.swapped_out is None or now.at <= last.at:
             return None
         pages = now.swapped_out - last.swapped_out
-        return pages * self._page_size / (now.at - last.at) if pages >= 0 else None
+        return pages * self._files.page_size / (now.at - last.at) if pages >= 0 else None
 
     def _psi(self) -> float | None:
-        match = _PSI_FULL.search(_read(self._procfs + "/pressure/memory") or "")
+        match = _PSI_FULL.search(self._text(self._procfs + "/pressure/memory") or "")
         try:
             return None if match is None else float(match[1])
         except ValueError:
             return None
+
+    def _text(self, path: str) -> str | None:
+        text = self._files.read(path)
+        return None if text is None else text.decode("utf-8", "replace")
 
 
 def available_in(text: bytes) -> int | None:
@@ -145,11 +168,6 @@ def available_in(text: bytes) -> int | None:
     start = text.find(b"\nMemAvailable:")
     number = text[start + 14 : text.find(b" kB", start)] if start >= 0 else b""
     return int(number) * 1024 if number.strip().isdigit() else None
-
-
-def _read(path: str) -> str | None:
-    text = _read_bytes(path)
-    return None if text is None else text.decode("utf-8", "replace")
 
 
 def _read_bytes(path: str, *, whole: bool = True) -> bytes | None:

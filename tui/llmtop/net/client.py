@@ -19,6 +19,7 @@ from llmtop.net.connection import (
     CannotConnect,
     Connection,
     Connector,
+    ForwardGone,
     Origin,
     Proxy,
     ask,
@@ -40,7 +41,8 @@ class Client:
         more = {"Authorization": target.authorization} if target.authorization else {}
         self._headers = {**(headers or {}), **more}
         # a name is resolved for every connection: the server may come back elsewhere
-        self._connector = Connector(origin, ca=target.ca, insecure=target.insecure, proxy=proxy_for(origin), pin=False)
+        proxy = proxy_for(origin) if target.via is None else None
+        self._connector = Connector(origin, 5.0, target.ca, target.insecure, proxy=proxy, pin=False, via=target.via)
         self._kept: Connection | None = None
 
     async def get(self, path: str, limit: int) -> Answer:
@@ -58,13 +60,24 @@ class Client:
                     raise  # else it was closed while nobody looked: once more on a new one
         elif connection is not None:
             connection.abort()
-        return await self._ask(await self._open(), request, limit)
+        connection = await self._open()
+        try:
+            return await self._ask(connection, request, limit)
+        except BrokenOff:
+            if self._connector.via is None or connection.heard:
+                raise
+            (await self._open()).abort()  # a forward takes any connection, and closes it where nobody listens
+            raise CannotConnect(REFUSED) from None
 
     async def _open(self) -> Connection:
         try:
             return await self._connector.open()
         except (TimeoutError, CannotConnect):
             raise
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            if self._connector.via is not None:
+                raise ForwardGone("the ssh connection is gone") from None
+            raise CannotConnect(connect_words(error)) from None
         except (OSError, UnicodeError) as error:
             raise CannotConnect(connect_words(error)) from None
 

@@ -47,6 +47,10 @@ class CannotConnect(OSError):
     """There is no connection; the words say why."""
 
 
+class ForwardGone(CannotConnect):
+    """What leads to the server is gone; of the server itself nothing is known."""
+
+
 class BrokenOff(ConnectionError):
     """What came is no HTTP, or ends before it is complete."""
 
@@ -277,7 +281,10 @@ def tls_context(ca: Path | None, insecure: bool) -> ssl.SSLContext:
 
 
 class Connector:
-    """Opens connections to one origin; TLS is prepared once, with `pin` the name is resolved once too."""
+    """Opens connections to one origin; TLS is prepared once, with `pin` the name is resolved once too.
+
+    `via`: a Unix socket that leads to the origin from here.
+    """
 
     def __init__(
         self,
@@ -288,8 +295,9 @@ class Connector:
         *,
         proxy: Proxy | None = None,
         pin: bool = True,
+        via: str | None = None,
     ) -> None:
-        self.origin = origin
+        self.origin, self.via = origin, via
         self._timeout_s, self._pin, self._proxy = timeout_s, pin, proxy
         self._ssl = tls_context(ca, insecure) if origin.scheme == "https" else None
         self._address: str | None = None
@@ -309,9 +317,10 @@ class Connector:
 
     async def _straight(self) -> Connection:
         loop, origin = asyncio.get_running_loop(), self.origin
-        if origin.socket is not None:
-            return (await loop.create_unix_connection(Connection, origin.socket))[1]
         name = origin.host if self._ssl else None
+        if (socket := origin.socket or self.via) is not None:
+            found = await loop.create_unix_connection(Connection, socket, ssl=self._ssl, server_hostname=name)
+            return found[1]
         host = self._address or origin.host
         transport, connection = await loop.create_connection(
             Connection, host, origin.port, ssl=self._ssl, server_hostname=name

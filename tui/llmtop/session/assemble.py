@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from llmtop.contract.snapshot import Device, Mark, Pool, ServerView, Snapshot, SourceStatus, State
 from llmtop.engines.limits import of_all
 from llmtop.machine.headroom import LowWater, MemoryMode, PoolWatch, pools
 from llmtop.machine.sample import MachineSample
+from llmtop.nodes.reading import NodeReading
 from llmtop.session.energy import EnergyMeter
 from llmtop.session.events import EventLog
 from llmtop.session.findings import Findings
 from llmtop.session.places import Places
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is remembered of the memory of one machine."""
+
+    low_water: LowWater = field(default_factory=LowWater)
+    watch: PoolWatch = field(default_factory=PoolWatch)
+    pools: tuple[Pool, ...] = ()
+    read_at: float | None = None
 
 
 class Assembler:
@@ -21,15 +32,17 @@ class Assembler:
     def __init__(self, memory: MemoryMode = "auto", *, this_machine: bool = False) -> None:
         self._memory: MemoryMode = memory
         self._asked = this_machine
-        self._low_water, self._watch = LowWater(), PoolWatch()
+        self._memories: dict[str, _Memory] = {}  # by node
         self._energy, self._findings, self._events = EnergyMeter(), Findings(), EventLog()
+        self._marked: float | None = None
         self._epoch = LowWater.START
         self._marks: list[Mark] = []
 
     def mark(self, text: str, now: float) -> None:
         """Begin a new low-water epoch and note it in the next snapshot."""
-        self._low_water.mark(now)
-        self._epoch = LowWater.MARK
+        self._marked, self._epoch = now, LowWater.MARK
+        for memory in self._memories.values():
+            memory.low_water.mark(now)
         self.note(Mark("mark", text, now))
 
     def note(self, mark: Mark) -> None:
@@ -44,23 +57,36 @@ class Assembler:
         now: float,
         devices_of: Mapping[str, Sequence[Device]],
         outputs: Sequence[SourceStatus] = (),
+        remote: Sequence[NodeReading] = (),
     ) -> Snapshot:
         """The snapshot at monotonic `t` and Unix `now`; `devices_of` maps server URLs to the devices they use.
 
-        `outputs` is what is wrong with the files that are written.
+        `outputs` is what is wrong with the files that are written, `remote` what was read of other machines.
         """
-        self._energy.push(sample.devices, now)
+        far = [(reading, reading.sample) for reading in remote if reading.sample is not None]
+        self._energy.push((*sample.devices, *(device for _, read in far for device in read.devices)), now)
         views = tuple(self._energy.fill(view, devices_of.get(view.url, ())) for view in servers)
-        place = Places(views, sample.host, asked=self._asked)
-        found = self._pools(sample, now, loading=any(v.local and v.state is State.STARTING for v in views))
+        place = Places(views, sample.host, self._asked, remote)
+        starts = {view.node for view in place.servers if view.state is State.STARTING}
+        found = self._pools(sample, "", now, loading=place.name in starts)
+        here = [replace(pool, node=place.name) for pool in found]
+        devices = [(place.name, device) for device in sample.devices] if place.shown else []
+        devices += [(reading.name, device) for reading, read in far for device in read.devices]
+        there = [
+            pool for reading, read in far for pool in self._far_pools(reading, read, loading=reading.name in starts)
+        ]
         snapshot = Snapshot(
             time=now,
             servers=place.servers,
-            devices=tuple(replace(device, node=place.name) for device in sample.devices) if place.shown else (),
+            devices=tuple(replace(device, node=name) for name, device in devices),
             host=place.host,
-            pools=tuple(replace(pool, node=place.name) for pool in found) if place.shown else (),
+            pools=(*(here if place.shown else ()), *there),
             limited_by=of_all(view.limited_by for view in views),
-            sources=(*(sample.status if place.shown else ()), *outputs),
+            sources=(
+                *(sample.status if place.shown else ()),
+                *(status for reading in remote for status in reading.status),
+                *outputs,
+            ),
             marks=tuple(self._marks),
             simulated=sample.host.simulated,
             nodes=place.nodes,
@@ -69,7 +95,23 @@ class Assembler:
         found_out = replace(snapshot, findings=self._findings.update(snapshot, t))
         return replace(found_out, events=self._events.update(found_out))
 
-    def _pools(self, sample: MachineSample, now: float, *, loading: bool) -> tuple[Pool, ...]:
-        found = pools(sample, self._memory)
-        self._low_water.feed(found, sample.dips, sample.time)
-        return self._watch.update(self._low_water.fill(found, self._epoch), sample.host, now, loading=loading)
+    def _pools(self, sample: MachineSample, node: str, at: float, *, loading: bool) -> tuple[Pool, ...]:
+        """The pools of a machine as read at `at`; the same reading is judged once."""
+        memory = self._memories.get(node)
+        if memory is None:
+            memory = self._memories[node] = _Memory()
+            if self._marked is not None:
+                memory.low_water.mark(self._marked)
+        if memory.read_at != at:
+            found = pools(sample, self._memory)
+            memory.low_water.feed(found, sample.dips, sample.time)
+            memory.pools, memory.read_at = memory.watch.update(found, sample.host, at, loading=loading), at
+        return memory.low_water.fill(memory.pools, self._epoch)
+
+    def _far_pools(self, reading: NodeReading, sample: MachineSample, *, loading: bool) -> list[Pool]:
+        """The pools of another machine; what is not read any more is judged no more."""
+        known = self._pools(sample, reading.name, sample.time, loading=loading)
+        found = [replace(pool, node=reading.name) for pool in known]
+        if reading.state == "ok":
+            return found
+        return [replace(pool, state=None, falling_bytes_s=None, empty_in_s=None, reason=None) for pool in found]

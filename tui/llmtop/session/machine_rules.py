@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from llmtop.contract.snapshot import Finding, Pool, Snapshot, State
 from llmtop.contract.units import bytes_text
-from llmtop.session.server_rules import remedies
+from llmtop.session.server_rules import remedies, runs_on
 
 
 def memory(snapshot: Snapshot) -> Iterator[Finding]:
@@ -24,7 +24,7 @@ def memory(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _less_memory(pool: Pool, snapshot: Snapshot) -> str:
     """What the servers of the pool's machine can do, each engine in its own words."""
-    there = [server for server in snapshot.servers if server.local and server.node == pool.node]
+    there = [server for server in snapshot.servers if runs_on(server, pool.node)]
     words = dict.fromkeys(remedies(server).memory for server in there)
     return ", or ".join((*words, "stop what else holds memory"))
 
@@ -37,14 +37,15 @@ def _trend(pool: Pool) -> str:
 
 def cache_in_the_way(snapshot: Snapshot) -> Iterator[Finding]:
     """CUDA sees only MemFree on unified memory: page cache can make a start fail though it would be given back."""
-    starting = any(server.state in (State.STARTING, State.DOWN) and server.local for server in snapshot.servers)
+    starting = [server for server in snapshot.servers if server.state in (State.STARTING, State.DOWN)]
     for pool in snapshot.pools:
         free, cache = pool.cuda_free_bytes or 0, pool.reclaimable_bytes or 0
-        if starting and pool.kind == "unified" and cache > max(4 * free, 8 * 2**30):
+        begins = any(runs_on(server, pool.node) for server in starting)
+        if begins and pool.kind == "unified" and cache > max(4 * free, 8 * 2**30):
             yield Finding(
-                "page-cache",
+                f"page-cache{snapshot.on(pool.node)}",
                 "info",
-                f"CUDA sees {bytes_text(free)} free, page cache holds {bytes_text(cache)} more",
+                f"CUDA sees {bytes_text(free)} free{snapshot.on(pool.node)}, page cache holds {bytes_text(cache)} more",
                 "MemFree against MemAvailable",
                 "before a start: sync; echo 3 > /proc/sys/vm/drop_caches",
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +21,10 @@ from llmtop.session.assemble import Assembler
 from llmtop.session.server_watch import ServerWatch, devices_of
 
 if TYPE_CHECKING:
+    from llmtop.contract.snapshot import Device
+    from llmtop.machine.sample import MachineSample
+    from llmtop.nodes.node import Node
+    from llmtop.nodes.reading import NodeReading
     from llmtop.recording.prometheus import PrometheusFile
     from llmtop.recording.write import Recorder
 
@@ -75,6 +79,7 @@ class Poller:
         self._sink = sink
         self._interval = settings.interval_s
         self._watches: list[ServerWatch] = []
+        self._nodes = _nodes(settings) if settings.nodes else ()
         self._assembler = Assembler(settings.memory, this_machine=settings.this_machine)
         self._recorder = self._new_recorder(settings.record) if settings.record else None
         self._textfile = _textfile(settings.prometheus_file) if settings.prometheus_file else None
@@ -153,8 +158,11 @@ class Poller:
     @property
     def settled(self) -> bool:
         """Whether every server was polled twice and asked what it is, and the machine was read in full."""
-        watches = list(self._watches)
-        return self._machine.ready() and bool(watches) and all(watch.settled for watch in watches)
+        watches, nodes = list(self._watches), self._nodes
+        watched = {watch.target.url for watch in watches}
+        found = all(node.settled and watched.issuperset(t.url for t in node.targets) for node in nodes)
+        polled = all(watch.settled or (watch.node is not None and not watch.node.up) for watch in watches)
+        return self._machine.ready() and bool(watches or nodes) and found and polled
 
     def _poke(self) -> None:
         if self._wake is not None:
@@ -181,8 +189,19 @@ class Poller:
     async def _main(self) -> None:
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
         self._machine.start()
+        for node in self._nodes:
+            node.start()
         if self._recorder is not None:
             self._recorder.open()  # so that the first snapshot already says when it cannot be written
+        try:
+            await self._poll_on()
+        finally:
+            for watch in self._watches:
+                watch.cancel()
+            await asyncio.gather(*(node.stop() for node in self._nodes))
+
+    async def _poll_on(self) -> None:
+        assert self._loop is not None
         await self._find()
         await self._tick()  # pays for imports and connecting; the grid of deadlines begins after it
         deadline = scanned = self._loop.time()
@@ -195,8 +214,6 @@ class Poller:
                 scanned = self._loop.time()
                 await self._find()
             await self._tick()
-        for watch in self._watches:
-            watch.cancel()
 
     async def _woken_before(self, deadline: float) -> bool:
         """Sleep until the deadline; True when something changed that needs a tick now."""
@@ -214,16 +231,22 @@ class Poller:
         targets: Sequence[Target] = self._settings.targets
         if self._settings.found:
             targets = (*targets, *await asyncio.to_thread(local_targets, self._settings))
+        await self._watch((target, None) for target in targets)
+
+    async def _watch(self, found: Iterable[tuple[Target, Node | None]]) -> None:
         known = {watch.target.url for watch in self._watches}
         fresh: list[ServerWatch] = []
-        for target in targets:
+        for target, node in found:
             if target.url not in known:
                 known.add(target.url)
-                fresh.append(ServerWatch(target, self._settings))
+                fresh.append(ServerWatch(target, self._settings, node))
         await asyncio.gather(*(watch.prepare() for watch in fresh))
         self._watches += fresh
 
     async def _tick(self) -> None:
+        for node in self._nodes:
+            node.check()
+        await self._watch((target, node) for node in self._nodes for target in node.targets)
         polls = [poll for watch in self._watches if (poll := watch.begin(self._interval)) is not None]
         if polls:
             await asyncio.wait(polls, timeout=0.8 * self._interval)
@@ -257,7 +280,16 @@ class Poller:
         for watch, view in zip(shown, views, strict=True):
             if watch.restarted():
                 self._assembler.note(Mark("restart", f"restart {view.name or view.model or view.url}", now))
-        return self._assembler.build(views, sample, t, now, devices_of(self._watches, sample.devices), trouble)
+        remote = [node.reading(t) for node in self._nodes]
+        return self._assembler.build(views, sample, t, now, self._owned(sample, remote), trouble, remote)
+
+    def _owned(self, sample: MachineSample, remote: Sequence[NodeReading]) -> dict[str, Sequence[Device]]:
+        """The devices that each server uses, on the machine it runs on."""
+        owned = devices_of(self._watches, sample.devices)
+        for node, reading in zip(self._nodes, remote, strict=True):
+            there = reading.sample.devices if reading.sample is not None else ()
+            owned |= {target.url: node.devices_of(target.url, there) for target in node.targets}
+        return owned
 
     def _nobody_there(self, watch: ServerWatch) -> bool:
         """The default port is tried on the quiet: it is no server until something has answered there."""
@@ -269,6 +301,12 @@ def _textfile(path: Path) -> PrometheusFile:
     from llmtop.recording.prometheus import PrometheusFile
 
     return PrometheusFile(path)
+
+
+def _nodes(settings: Settings) -> tuple[Node, ...]:
+    from llmtop.nodes.node import Node  # most sessions have none
+
+    return tuple(Node(address, settings.memory) for address in settings.nodes)
 
 
 def local_targets(settings: Settings) -> list[Target]:

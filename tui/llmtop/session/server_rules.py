@@ -32,13 +32,18 @@ def remedies(server: ServerView) -> Remedies:
     return engine.remedies if engine is not None else Remedies()
 
 
+def runs_on(server: ServerView, node: str | None) -> bool:
+    """Whether a server runs on the machine of a pool or a device."""
+    return server.node == node and (server.local or node is not None)
+
+
 def stalled(snapshot: Snapshot) -> Iterator[Finding]:
     """Servers, and engines of a server that works, in which nothing moves."""
     for server in snapshot.servers:
         frozen = [row for row in server.engines if row.state is State.STALLED]
         if not frozen:
             continue
-        mine = [device for device in snapshot.devices if server.local and device.node == server.node]
+        mine = [device for device in snapshot.devices if runs_on(server, device.node)]
         watts = [device.power_w for device in mine if device.power_w is not None]
         idle = bool(watts) and max(watts) < IDLE_WATTS
         listed = ", ".join(row.engine for row in frozen) if len(frozen) <= 4 else f"{len(frozen)} of them"

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from llmtop.contract.settings import Settings, Target
 from llmtop.contract.snapshot import Device, ServerView
 from llmtop.engines.discover import ServerProcess, is_here, process_of
 from llmtop.engines.page_record import Page
 from llmtop.engines.tracker import Failure, ServerTracker
+
+if TYPE_CHECKING:
+    from llmtop.nodes.node import Node
 
 SCRAPE_SHARE = 0.05  # of the interval that a scrape may take before the interval stretches
 LONGEST_STRETCH_S = 5.0
@@ -22,10 +26,11 @@ LOCATE_S = 0.3  # a resolver that hangs must not hold up the first frame
 class ServerWatch:
     """Polls one server at its own pace; at most one poll is in flight."""
 
-    def __init__(self, target: Target, settings: Settings) -> None:
+    def __init__(self, target: Target, settings: Settings, node: Node | None = None) -> None:
         from llmtop.engines.server import ServerSource  # here: the first frame does not wait for it
 
         self.target = target
+        self.node = node  # where it runs, if that is read by ssh
         self._procfs = settings.procfs
         self._base_interval = settings.interval_s
         self._source = ServerSource(target, keep_body=settings.record_raw)
@@ -66,7 +71,8 @@ class ServerWatch:
     @property
     def settled(self) -> bool:
         """Whether it was polled twice, and it is known what and where it is."""
-        return self.polls >= 2 and self.identified and self._locating is not None and self._locating.done()
+        located = self.node is not None or (self._locating is not None and self._locating.done())
+        return self.polls >= 2 and self.identified and located
 
     @property
     def pid(self) -> int | None:
@@ -75,8 +81,9 @@ class ServerWatch:
 
     async def prepare(self) -> None:
         """Do once what would make the first poll late: imports, TLS, the resolver."""
-        self._locating = asyncio.create_task(asyncio.to_thread(is_here, self._procfs, self.target.host))
-        await asyncio.wait((self._locating,), timeout=LOCATE_S)
+        if self.node is None:
+            self._locating = asyncio.create_task(asyncio.to_thread(is_here, self._procfs, self.target.host))
+            await asyncio.wait((self._locating,), timeout=LOCATE_S)
         self._source.prepare()
 
     def begin(self, interval_s: float) -> asyncio.Future[None] | None:
@@ -88,7 +95,7 @@ class ServerWatch:
         if self._task is not None and self._task.done():
             self._task.result()  # an error of ours must not go unseen
             self._task = None
-        if self._task is not None or now < self._due:
+        if self._task is not None or now < self._due or (self.node is not None and not self.node.up):
             return None
         self._began, self._pace = now, self.interval_s
         self._due = self._due_after(now)
@@ -143,7 +150,9 @@ class ServerWatch:
 
     async def _look_for_process(self) -> None:
         now = time.monotonic()
-        if self.local and now >= self._next_look:
+        if self.node is not None:
+            self._process = self.node.process(self.target.url)
+        elif self.local and now >= self._next_look:
             self._next_look = now + LOOK_EVERY_S if self.refused else now + 10 * LOOK_EVERY_S
             self._process = await asyncio.to_thread(process_of, self._procfs, self.target.host, self.target.port)
         elif not self.local:
@@ -177,7 +186,8 @@ class ServerWatch:
         # the next poll comes at the pace that held when the last one began, also if pages are cheap again
         view = self._tracker.view(t, now, max(self._pace, self.interval_s))
         took = self._scrapes[-1] if self._scrapes else None
-        return replace(view, scrape_s=took, interval_wanted_s=self._base_interval, local=self.local)
+        node = None if self.node is None else self.node.name
+        return replace(view, scrape_s=took, interval_wanted_s=self._base_interval, local=self.local, node=node)
 
     def restarted(self) -> bool:
         """Whether a restart was seen since the last call."""
@@ -190,7 +200,7 @@ class ServerWatch:
             self._task.cancel()
 
 
-def devices_of(watches: Sequence[ServerWatch], devices: Sequence[Device]) -> dict[str, Sequence[Device]]:
+def devices_of(watches: Iterable[ServerWatch], devices: Sequence[Device]) -> dict[str, Sequence[Device]]:
     """The devices each local server uses: all of them for the only server, else those with its processes."""
     local = [watch for watch in watches if watch.local and not watch.refused]
     working = [device for device in devices if device.state == "OK" and device.mig is None]

@@ -1,0 +1,21 @@
+"""What is known of a machine that is read from afar, at one instant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from llmtop.contract.snapshot import SourceStatus
+from llmtop.machine.sample import MachineSample
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReading:
+    """The newest sample of a node (None: there was none yet), its age, and what is wrong."""
+
+    name: str
+    state: Literal["ok", "stale", "down"]
+    reason: str | None = None
+    age_s: float | None = None
+    sample: MachineSample | None = None
+    status: tuple[SourceStatus, ...] = ()
