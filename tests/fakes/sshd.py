@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +33,7 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin yes
 LogLevel VERBOSE
-SetEnv LLMTOP_ROOT={root} PATH={path}
+SetEnv LLMTOP_ROOT={root} PATH={path} HOME={folder}
 """
 _CLIENT = """\
 Host {name}
@@ -74,6 +75,8 @@ class Sshd:
                     link = self.folder / "system" / program.name
                     if not program.name.startswith("python") and not link.is_symlink():
                         link.symlink_to(program)
+        else:
+            self.tool("python3", f'exec {sys.executable} "$@"\n')
         system = str(self.folder / "system") if not python else "/usr/local/bin:/usr/bin:/bin"
         self._path = f"{self.tools}:{system}"
 
@@ -160,6 +163,8 @@ class Sshd:
 
     def stop(self) -> None:
         """End it with all its connections."""
+        if self._process.poll() is not None:
+            return
         self.signal(signal.SIGKILL, listener=False)
         self._process.kill()
         self._process.wait()

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 from llmtop.contract.snapshot import Device, Latency, Pool, ServerView, Snapshot
 from llmtop.contract.units import UNKNOWN, bytes_text, count, duration, gib, hit_text, percent, rate, seconds
-from llmtop.contract.words import FIRST_STEPS, quantile_text
+from llmtop.contract.words import first_steps, quantile_text
 from llmtop.engines.registry import engine_text
 
 
 def table(snapshot: Snapshot) -> str:
     """Everything a person wants to know at once, as lines."""
-    parts = [_server(server) for server in snapshot.servers] or [[FIRST_STEPS]]
+    parts = [_server(server) for server in snapshot.servers] or [[first_steps(snapshot)]]
     parts += [[f"{snapshot.simulation}: no real server, no real machine"]] if snapshot.simulation else []
-    where = [f"  {snapshot.nodes[0].name}, this machine:"] if len(snapshot.nodes) > 1 and snapshot.pools else []
-    parts.append([*where, *(_pool(pool) for pool in snapshot.pools)])
-    parts.append([_device(device) for device in snapshot.devices])
-    parts.append([f"  memory      {UNKNOWN}  {node.reason}" for node in snapshot.nodes if node.state != "ok"])
+    parts += _memories(snapshot)
+    parts.append([_device(device, snapshot.on(device.node)) for device in snapshot.devices])
+    unknown = [node for node in snapshot.nodes if node.state in ("unknown", "down")] if snapshot.servers else []
+    parts.append([f"  memory      {UNKNOWN}  {node.reason}" for node in unknown])
     parts.append([_finding(f.level, f.text, f.evidence, f.advice) for f in snapshot.findings])
     return "\n\n".join("\n".join(part) for part in parts if part)
 
@@ -101,6 +101,17 @@ def _figures(row: Latency) -> str:
     return "".join(f"{cell:>{width}}" for cell, width in zip(cells, (10, 10, 10, 10, 8), strict=True))
 
 
+def _memories(snapshot: Snapshot) -> Iterator[list[str]]:
+    """The pools, with the machine they belong to where there are several, or where it has fallen silent."""
+    if len(snapshot.nodes) < 2 and snapshot.current(snapshot.host.node):
+        yield [_pool(pool) for pool in snapshot.pools]
+        return
+    for node in snapshot.nodes:
+        old = f", {duration(node.age_s)} ago ({node.reason})" if node.state == "stale" else ""
+        pools = [_pool(pool) for pool in snapshot.pools if pool.node == node.name]
+        yield [f"  {node.name}{', this machine' if node.local else ''}{old}:", *pools] if pools else []
+
+
 def _pool(pool: Pool) -> str:
     low = ""
     if pool.low_water_bytes is not None and pool.low_water_time is not None:
@@ -113,8 +124,8 @@ def _pool(pool: Pool) -> str:
     )
 
 
-def _device(device: Device) -> str:
-    name = f"GPU {device.index}{f' MIG {device.mig}' if device.mig else ''} {device.name or ''}"
+def _device(device: Device, where: str) -> str:
+    name = f"GPU {device.index}{f' MIG {device.mig}' if device.mig else ''} {device.name or ''}{where}"
     if device.state != "OK":
         return f"  {name:<28} {device.state}  {device.reason or ''}".rstrip()
     throttle = f"  throttled: {', '.join(device.throttle)}" if device.throttle else ""

@@ -235,7 +235,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine llmtop runs on."""
+    """A machine; that of a snapshot is its first node's."""
 
     name: str | None = None
     cpu_percent: float | None = None
@@ -364,6 +364,14 @@ class Snapshot:
         """Where a pool or a device is, as the end of its name, when servers of other machines are watched too."""
         return f" on {node}" if node is not None and len(self.nodes) > 1 else ""
 
+    def current(self, node: str | None) -> bool:
+        """Whether pools and devices of a machine say how it is now, and not how it was before it fell silent."""
+        return not any(known.name == node and known.state == "stale" for known in self.nodes)
+
+    def beyond(self, node: str | None) -> str:
+        """As `on`, where files need it to tell two machines apart: of the first one names stay as they always were."""
+        return f" on {node}" if node is not None and self.nodes and node != self.nodes[0].name else ""
+
     def beside(self, server: ServerView | None) -> Snapshot:
         """Only what may stand beside a server: memory and devices of its own machine, or of one that was asked for."""
         own = self.node_of(server)
@@ -374,5 +382,5 @@ class Snapshot:
             self,
             devices=tuple(device for device in self.devices if device.node in names),
             pools=tuple(pool for pool in self.pools if pool.node in names),
-            host=self.host if self.host.node in names else Host(),
+            host=own.host or (self.host if self.host.node in names else Host()),
         )

@@ -25,7 +25,7 @@ LONGEST_FOLDER = 60  # ssh adds to the names of sockets, which may have about 10
 Take = Callable[[list[Block]], None]
 
 
-class Link:
+class NodeLink:
     """Keeps the connection; `take` gets every reading."""
 
     def __init__(self, address: NodeAddress, take: Take) -> None:

@@ -11,7 +11,7 @@ from llmtop.contract.settings import MemoryMode, NodeAddress, Target
 from llmtop.contract.snapshot import Device, SourceStatus
 from llmtop.engines.discover import ServerProcess
 from llmtop.nodes.blocks import Block
-from llmtop.nodes.link import Link
+from llmtop.nodes.link import NodeLink
 from llmtop.nodes.mirror import Mirror
 from llmtop.nodes.reading import NodeReading
 
@@ -19,14 +19,14 @@ STALE_S = 3.5
 SETTLE_S = 10.0
 
 
-class Node:
+class RemoteNode:
     """One node of a session; everything here runs in the poller's loop, and nothing blocks."""
 
     def __init__(self, address: NodeAddress, memory_mode: MemoryMode = "auto") -> None:
         self.name = address.name
         self._address = address
         self._mirror = Mirror(memory_mode)
-        self._link = Link(address, self._take)
+        self._link = NodeLink(address, self._take)
         self._task: asyncio.Task[None] | None = None
         self._finding: asyncio.Task[None] | None = None
         self._processes: dict[str, ServerProcess] = {}

@@ -46,7 +46,7 @@ SETTING = re.compile(r"^\s*(port|host|uds|ssl[-_]certfile|api[-_]prefix|headless
 LISTENS = re.compile(r"^\s*\d+: \S+ \S+ 0A ")
 
 
-class Output:
+class BlockWriter:
     """Blocks to standard output; one write for each reading."""
 
     def __init__(self, mark: str) -> None:
@@ -110,7 +110,7 @@ class Processes:
         self.tree, self.hint = tree, re.compile(hint, re.IGNORECASE)
         self.lines: dict[int, tuple[float, bytes]] = {}  # by pid: when it was first seen, and its command line
 
-    def put(self, out: Output) -> None:
+    def put(self, out: BlockWriter) -> None:
         pids = [int(name) for name in self.tree.names("proc") if name.isdigit()]
         now = time.monotonic()
         self.lines = {pid: self.line(pid, now) for pid in pids}
@@ -147,7 +147,7 @@ class Processes:
         fields = text.rpartition(")")[2].split()
         return int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else 0
 
-    def put_network(self, out: Output, pid: int | str) -> None:
+    def put_network(self, out: BlockWriter, pid: int | str) -> None:
         folder = f"proc/{pid}/"
         for kind in ("net", "pid"):
             link = self.tree.link(folder + "ns/" + kind)
@@ -163,7 +163,7 @@ class Processes:
         if isinstance(pid, int):
             self.put_files(out, pid, folder)
 
-    def put_files(self, out: Output, pid: int, folder: str) -> None:
+    def put_files(self, out: BlockWriter, pid: int, folder: str) -> None:
         try:
             open_files = os.listdir(self.tree.root + folder + "fd")
         except OSError:
@@ -179,7 +179,7 @@ class Processes:
             if word == "--config" or word.startswith("--config="):
                 self.put_settings(out, folder, word.partition("=")[2] or words[place + 1])
 
-    def put_settings(self, out: Output, folder: str, path: str) -> None:
+    def put_settings(self, out: BlockWriter, folder: str, path: str) -> None:
         place = folder + ("root/" + path.lstrip("/") if path.startswith("/") else "cwd/" + path)
         if os.path.isfile(self.tree.root + place) and os.path.getsize(self.tree.root + place) < 65536:
             lines = (self.tree.read(place) or b"").decode("utf-8", "replace").splitlines(True)
@@ -211,7 +211,7 @@ class Smi:
     def failed(self, reason: str, now: float) -> None:
         self.reason, self.proved, self.next = reason, False, now + RETRY_S
 
-    def read(self, out: Output, process: subprocess.Popen[bytes], stream: int, now: float) -> None:
+    def read(self, out: BlockWriter, process: subprocess.Popen[bytes], stream: int, now: float) -> None:
         data = os.read(stream, 65536)
         lines = (self.rest + data).split(b"\n")
         self.rest = lines.pop() if data else b""
@@ -239,11 +239,11 @@ class Smi:
             self.failed(self.reason or words or f"nvidia-smi ended with {code}", now)
 
 
-class Reader:
+class NodeReader:
     """Looks at memory ten times a second, sends a reading once a second and processes every five."""
 
     def __init__(self, mark: str, hint: str) -> None:
-        self.out, self.tree = Output(mark), Tree()
+        self.out, self.tree = BlockWriter(mark), Tree()
         self.processes = Processes(self.tree, hint)
         self.gpus = Smi("--query-gpu", FIELDS, 500, "gpu")
         self.apps = Smi("--query-compute-apps", APPS, 5000, "apps")
@@ -326,7 +326,7 @@ class Reader:
 
 
 def main(mark: str, hint: str) -> None:
-    reader = Reader(mark, hint)
+    reader = NodeReader(mark, hint)
     try:
         reader.run()
     except OSError as error:

@@ -35,8 +35,8 @@ def lines(snapshots: Iterable[Snapshot]) -> Iterator[str]:
     pools: dict[str, None] = {}
     devices: dict[str, None] = {}
     for snapshot in snapshots:
-        pools.update((_pool_name(pool), None) for pool in snapshot.pools)
-        devices.update((_device_name(device), None) for device in snapshot.devices)
+        pools.update((_pool_name(pool, snapshot), None) for pool in snapshot.pools)
+        devices.update((_device_name(device, snapshot), None) for device in snapshot.devices)
     machine = [
         f"{name}.{part}" for names, parts in ((pools, _POOL), (devices, _DEVICE)) for name in names for part in parts
     ]
@@ -56,9 +56,9 @@ def _common(snapshot: Snapshot) -> dict[str, object]:
     row: dict[str, object] = {"time": snapshot.time, "local_time": when.isoformat(timespec="milliseconds")}
     row |= {f"host.{name}": value for name, value in plain(snapshot.host).items()}
     for pool in snapshot.pools:
-        row |= {f"{_pool_name(pool)}.{name}": value for name, value in plain(pool).items()}
+        row |= {f"{_pool_name(pool, snapshot)}.{name}": value for name, value in plain(pool).items()}
     for device in snapshot.devices:
-        row |= {f"{_device_name(device)}.{name}": value for name, value in _flat(device).items()}
+        row |= {f"{_device_name(device, snapshot)}.{name}": value for name, value in _flat(device).items()}
     row |= {"limited_by": snapshot.limited_by, "marks": "; ".join(mark.text for mark in snapshot.marks)}
     return row | {"events": "; ".join(event.text for event in snapshot.events)}
 
@@ -75,12 +75,12 @@ def _leaves(path: str, value: object) -> Iterator[tuple[str, object]]:
         yield path, value
 
 
-def _pool_name(pool: Pool) -> str:
-    return f"pool.{pool.name}"
+def _pool_name(pool: Pool, snapshot: Snapshot) -> str:
+    return f"pool.{pool.name}{snapshot.beyond(pool.node)}"
 
 
-def _device_name(device: Device) -> str:
-    return f"gpu{device.index}" + (f".mig{device.mig}" if device.mig else "")
+def _device_name(device: Device, snapshot: Snapshot) -> str:
+    return f"gpu{device.index}" + (f".mig{device.mig}" if device.mig else "") + snapshot.beyond(device.node)
 
 
 def _cell(value: object) -> object:

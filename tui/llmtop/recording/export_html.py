@@ -109,12 +109,12 @@ def _groups(recording: Recording) -> Iterator[tuple[str, list[Chart]]]:
     devices: dict[str, Device] = {}
     for snapshot in recording:
         servers.update((server.url, server) for server in snapshot.servers)
-        pools.update((pool.name, pool) for pool in snapshot.pools)
-        devices.update((_device_name(device), device) for device in snapshot.devices)
+        pools.update((pool.name + snapshot.beyond(pool.node), pool) for pool in snapshot.pools)
+        devices.update((_device_name(device, snapshot), device) for device in snapshot.devices)
     for url, server in servers.items():
         yield " ".join(filter(None, (server.model, _address(url)))), _server_charts(url)
     if pools or devices:
-        yield "Machine", [*(_pool_chart(pool) for pool in pools.values()), *_device_charts(list(devices))]
+        yield "Machine", [*(_pool_chart(name, pool) for name, pool in pools.items()), *_device_charts(list(devices))]
 
 
 def _server_charts(url: str) -> list[Chart]:
@@ -150,18 +150,20 @@ def _server_charts(url: str) -> list[Chart]:
     ]
 
 
-def _pool_chart(pool: Pool) -> Chart:
+def _pool_chart(name: str, pool: Pool) -> Chart:
     def headroom(snapshot: Snapshot) -> float | None:
-        return next((other.headroom_bytes for other in snapshot.pools if other.name == pool.name), None)
+        current = (other for other in snapshot.pools if snapshot.current(other.node))
+        return next((o.headroom_bytes for o in current if o.name + snapshot.beyond(o.node) == name), None)
 
-    title = f"{pool.name}: headroom of {gib(pool.total_bytes)} GiB"
+    title = f"{name}: headroom of {gib(pool.total_bytes)} GiB"
     return Chart(title, [Series("headroom", "min", headroom)], gib, pool.total_bytes)
 
 
 def _device_charts(names: Sequence[str]) -> Iterator[Chart]:
     def of(name: str, field: str) -> Series:
         def value(snapshot: Snapshot) -> float | None:
-            device = next((device for device in snapshot.devices if _device_name(device) == name), None)
+            current = (device for device in snapshot.devices if snapshot.current(device.node))
+            device = next((device for device in current if _device_name(device, snapshot) == name), None)
             return getattr(device, field, None)
 
         return Series(name, "mean", value)
@@ -172,8 +174,8 @@ def _device_charts(names: Sequence[str]) -> Iterator[Chart]:
         yield Chart("Power, W", [of(name, "power_w") for name in some], si)
 
 
-def _device_name(device: Device) -> str:
-    return f"GPU {device.index}" + (f" MIG {device.mig}" if device.mig else "")
+def _device_name(device: Device, snapshot: Snapshot) -> str:
+    return f"GPU {device.index}" + (f" MIG {device.mig}" if device.mig else "") + snapshot.beyond(device.node)
 
 
 def _collect(

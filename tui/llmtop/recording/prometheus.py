@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmtop.contract.snapshot import Device, Latency, Pool, ServerView, Snapshot, SourceStatus, State
+from llmtop.contract.snapshot import Device, Host, Latency, Pool, ServerView, Snapshot, SourceStatus, State
 
 Labels = tuple[tuple[str, str], ...]
 Value = float | int | bool | None
@@ -97,21 +97,31 @@ _DEVICE: Mapping[str, Callable[[Device], Value]] = {
 
 def samples(snapshot: Snapshot) -> Iterator[Sample]:
     """The known values of a snapshot."""
+
+    def current(part: Pool | Device | Host) -> bool:
+        return snapshot.current(part.node)
+
     for server in snapshot.servers:
         yield from _server(server)
-    for pool in snapshot.pools:
-        labels = _labels(pool=pool.name, kind=pool.kind, device=pool.device)
+    for pool in filter(current, snapshot.pools):
+        labels = _labels(pool=pool.name, kind=pool.kind, device=pool.device, node=_other(snapshot, pool))
         yield from _known(labels, {name: read(pool) for name, read in _POOL.items()})
-    for device in snapshot.devices:
-        labels = _labels(gpu=str(device.index), uuid=device.uuid, name=device.name, mig=device.mig)
+    for device in filter(current, snapshot.devices):
+        gpu, node = str(device.index), _other(snapshot, device)
+        labels = _labels(gpu=gpu, uuid=device.uuid, name=device.name, mig=device.mig, node=node)
         yield from _known(labels, {name: read(device) for name, read in _DEVICE.items()})
-    host = snapshot.host
+    host = snapshot.host if current(snapshot.host) else Host()
     cpu = _ratio(host.cpu_percent)
     yield from _known((), {"host_cpu_ratio": cpu, "host_memory_available_bytes": host.mem_available_bytes})
     for level in ("critical", "warning", "info"):
         number = sum(finding.level == level for finding in snapshot.findings)
         yield Sample("findings", _labels(level=level), float(number))
     yield Sample("snapshot_timestamp_seconds", (), float(snapshot.time))
+
+
+def _other(snapshot: Snapshot, part: Pool | Device) -> str | None:
+    """The machine of a pool or device, where it is not the first one."""
+    return part.node if snapshot.beyond(part.node) else None
 
 
 def _server(server: ServerView) -> Iterator[Sample]:

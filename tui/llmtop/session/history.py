@@ -126,11 +126,12 @@ class History:
         for server in snapshot.servers:
             self._push_server(server, t, snapshot.time, t - before)
         for pool in snapshot.pools:
-            self._of(pool_series(pool), "headroom", min).push(t, pool.headroom_bytes)
+            known = snapshot.current(pool.node)
+            self._of(pool_series(pool), "headroom", min).push(t, pool.headroom_bytes if known else None)
         for device in snapshot.devices:
-            owner = device.uuid or str(device.index)
-            self._of(owner, "util", max).push(t, device.util)
-            self._of(owner, "power", newest).push(t, device.power_w)
+            owner, known = device.uuid or str(device.index), snapshot.current(device.node)
+            self._of(owner, "util", max).push(t, device.util if known else None)
+            self._of(owner, "power", newest).push(t, device.power_w if known else None)
 
     def _push_server(self, server: ServerView, t: float, now: float, passed: float) -> None:
         # what a stale server last said is not what it does now
@@ -173,4 +174,4 @@ class History:
 
 def pool_series(pool: Pool) -> str:
     """The owner of a pool's series."""
-    return f"pool:{pool.kind}:{pool.device or pool.name}"
+    return f"pool:{pool.node}:{pool.kind}:{pool.device or pool.name}"

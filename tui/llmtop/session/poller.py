@@ -23,7 +23,7 @@ from llmtop.session.server_watch import ServerWatch, devices_of
 if TYPE_CHECKING:
     from llmtop.contract.snapshot import Device
     from llmtop.machine.sample import MachineSample
-    from llmtop.nodes.node import Node
+    from llmtop.nodes.node import RemoteNode
     from llmtop.nodes.reading import NodeReading
     from llmtop.recording.prometheus import PrometheusFile
     from llmtop.recording.write import Recorder
@@ -233,7 +233,7 @@ class Poller:
             targets = (*targets, *await asyncio.to_thread(local_targets, self._settings))
         await self._watch((target, None) for target in targets)
 
-    async def _watch(self, found: Iterable[tuple[Target, Node | None]]) -> None:
+    async def _watch(self, found: Iterable[tuple[Target, RemoteNode | None]]) -> None:
         known = {watch.target.url for watch in self._watches}
         fresh: list[ServerWatch] = []
         for target, node in found:
@@ -303,10 +303,10 @@ def _textfile(path: Path) -> PrometheusFile:
     return PrometheusFile(path)
 
 
-def _nodes(settings: Settings) -> tuple[Node, ...]:
-    from llmtop.nodes.node import Node  # most sessions have none
+def _nodes(settings: Settings) -> tuple[RemoteNode, ...]:
+    from llmtop.nodes.node import RemoteNode  # most sessions have none
 
-    return tuple(Node(address, settings.memory) for address in settings.nodes)
+    return tuple(RemoteNode(address, settings.memory) for address in settings.nodes)
 
 
 def local_targets(settings: Settings) -> list[Target]:

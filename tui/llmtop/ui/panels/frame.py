@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from llmtop.contract.snapshot import Latency, Pool, ServerView, State
+from llmtop.contract.snapshot import Latency, Pool, ServerView, Snapshot, State
 from llmtop.contract.units import UNKNOWN, count, duration, gib, percent, rate
-from llmtop.contract.words import FIRST_STEPS
+from llmtop.contract.words import first_steps
 from llmtop.engines.registry import engine_text
 from llmtop.ui.panels.board import EVENTS, GPU, KV, LATENCY, MEMORY, QUEUE, SO_FAR, THROUGHPUT, Panel
 from llmtop.ui.panels.headline import strip_lines
@@ -114,7 +114,10 @@ def _first_steps(view: View, cells: int, rows: int) -> list[Line]:
     card = [
         *note,
         (),
-        *(line(Span(text, "value" if text[:2] == "  " else "dim")) for text in FIRST_STEPS.splitlines()),
+        *(
+            line(Span(text, "value" if text[:2] == "  " else "dim"))
+            for text in first_steps(view.snapshot or Snapshot(0.0)).splitlines()
+        ),
         (),
     ]
     laid = LaidOut(card)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from llmtop.contract.snapshot import Device, Host, Pool, ServerView, Snapshot
-from llmtop.contract.units import UNKNOWN, gib
+from llmtop.contract.units import UNKNOWN, duration, gib
 from llmtop.session.history import pool_series
 from llmtop.ui.panels.view import LEVEL_STYLE, Plot, View, chart, chart_of, fact, heading, pair
 from llmtop_widgets.stackedbar import shade, stacked_line
@@ -36,6 +36,8 @@ def memory_facts(view: View, cells: int, rows: int) -> list[Line]:
 def _unknown_machine(title: str, view: View, cells: int) -> list[Line]:
     """Why nothing is known of the machine that the server runs on; empty where something could be."""
     node = view.snapshot.node_of(view.server) if view.snapshot else None
+    if view.snapshot and view.server is None:
+        node = next((known for known in view.snapshot.nodes if not known.local), None)
     if node is None or node.state == "ok":
         return []
     why = (node.reason or "") if title == "Memory" else "not known here"
@@ -44,7 +46,11 @@ def _unknown_machine(title: str, view: View, cells: int) -> list[Line]:
 
 
 def _place(view: View, node: str | None) -> str:
-    """The name of a machine that is not the server's."""
+    """The name of a machine that is not the server's, and of what time its figures are where they are old."""
+    read = next((known for known in view.snapshot.nodes if known.name == node), None) if view.snapshot else None
+    if read is not None and not read.local:
+        old = f" {duration(read.age_s)} ago" if read.state == "stale" and read.age_s is not None else ""
+        return f"{read.name}{old}: "
     return f"this machine, {node}: " if view.server is not None and node != view.server.node else ""
 
 
