@@ -21,7 +21,7 @@ from llmtop_widgets.text import plain
 
 HERE = BUSY_SERVER
 THERE = replace(BUSY_SERVER, url="http://spark-b:8000", local=False, joules_per_token=None, joules_scope=None)
-WHY = "memory of spark-b is not known here: run llmtop there"
+WHY = "memory of spark-b is not known here: llmtop ssh://spark-b reads it"
 
 
 def snapshot(*servers: ServerView, asked: bool = False) -> Snapshot:

@@ -72,6 +72,6 @@ def _read(reading: NodeReading) -> Node:
 
 
 def _unknown(name: str) -> Node:
-    shown = f"[{name}]" if name.count(":") > 1 else name
-    reason = f"memory of {shown} is not known here: run llmtop there"
+    shown, host = (f"[{name}]",) * 2 if name.count(":") > 1 else (name, name.partition(":")[0])
+    reason = f"memory of {shown} is not known here: llmtop ssh://{host} reads it"
     return Node(name, local=False, state="unknown", reason=reason)
