@@ -372,6 +372,19 @@ def test_the_answer_is_in_human_words_first_and_then_in_bars(cells: int) -> None
 
 def test_the_users_of_a_running_level_stand_in_large_digits() -> None:
     page = texts(running_page(running(8), VIEW, 118, 38))
-    assert [row[:3] for row in page[1:4]] == ["█▀█", "█▀█", "▀▀▀"]
-    assert "users at once" in page[1]
+    assert [row[:3] for row in page[2:5]] == ["█▀█", "█▀█", "▀▀▀"]
+    assert "users at once" in page[2]
+    assert "limits: tok/s per user 6.0, P99 TTFT 4.0 s" in page[4]
     assert not any("users at once" in row for row in texts(running_page(running(8), VIEW, 78, 22)))
+
+
+def test_the_curve_of_a_sweep_grows_with_it() -> None:
+    state = running(8, finished=2)
+    levels = tuple(replace(state.plan.levels[0], name=f"c={users}", concurrency=users) for users in (1, 2, 8, 32))
+    state.plan = replace(state.plan, levels=levels)
+    text = "\n".join(texts(running_page(state, VIEW, 118, 38)))
+    assert "tok/s so far" in text
+    assert "2 of 4 levels" in text
+    assert re.search(r"★ now", text)
+    assert re.search(r"0 +users +40", text)  # the axis has room for the levels to come
+    assert "so far" not in "\n".join(texts(running_page(running(8), VIEW, 118, 38)))  # one level is no curve

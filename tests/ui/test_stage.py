@@ -185,6 +185,7 @@ def test_a_load_test_is_seen_on_the_stage() -> None:
     view = replace(view_of(busy()), load=state)
     text = "\n".join(page(view, (80, 24)))
     assert "LOAD TEST   c=16, level 2 of 2, 42s left" in text
+    assert "tok/s so far" in "\n".join(page(view, (120, 36)))
 
 
 def test_no_finding_reaches_the_stage() -> None:

@@ -71,15 +71,16 @@ def scatter_lines(
     y_label: str = "",
     marks: Sequence[Limit] = (),
     connect: bool = True,
+    x_least: float = 0.0,
 ) -> list[Line]:
     """Draw points on axes from zero to a round number, as `height` lines of `width` cells.
 
-    `connect` joins the points with a dotted line in the order given.  A label that finds no free place beside
-    its point is left out.  Returns blank lines when the space is too small for axes.
+    `connect` joins the points with a dotted line in the order given; the x axis reaches `x_least`.
+    A label that finds no free place beside its point is left out.  Blank where there is no room for axes.
     """
     if width < GUTTER + 4 or height < 4:
         return [(Span(" " * max(0, width)),)] * max(0, height)
-    canvas = _Canvas(width - GUTTER, height - 3, *_tops(points, marks))
+    canvas = _Canvas(width - GUTTER, height - 3, *_tops(points, marks, x_least))
     _draw_points(canvas, points)
     _draw_labels(canvas, points)
     _draw_limits(canvas, marks)
@@ -89,9 +90,9 @@ def scatter_lines(
     return [title, *_plot_rows(canvas), *_x_axis(canvas, x_label)]
 
 
-def _tops(points: Sequence[Point], marks: Sequence[Limit]) -> tuple[float, float]:
+def _tops(points: Sequence[Point], marks: Sequence[Limit], x_least: float) -> tuple[float, float]:
     """Return the ends of both axes, high enough for every point and limit."""
-    x_values = [p.x for p in points] + [m.value for m in marks if m.axis == "x"]
+    x_values = [x_least] * (x_least > 0) + [p.x for p in points] + [m.value for m in marks if m.axis == "x"]
     y_values = [p.y for p in points] + [m.value for m in marks if m.axis == "y"]
     return _axis_top(max(x_values, default=1.0)), _axis_top(max(y_values, default=1.0))
 

@@ -10,12 +10,14 @@ from llmtop.contract.units import count, duration, gib, percent, rate, seconds
 from llmtop.load.events import Lane, Progress
 from llmtop.load.plan import Level, Plan
 from llmtop.load.scenarios import SCENARIOS
+from llmtop.load.verdict import CRITERIA
 from llmtop.ui.load_state import LoadState
 from llmtop.ui.panels.load_table import level_table
 from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.view import View, fact, heading, pair
 from llmtop_widgets import glyphs
 from llmtop_widgets.bigtext import half_lines
+from llmtop_widgets.curve import Point, scatter_lines
 from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, beside, crop, fit, fit_text, line, pack, spread, width, wrap
 from llmtop_widgets.timechart import chart_lines, nice_ceiling
@@ -26,8 +28,9 @@ NARROW = 60
 BESIDE = 72
 LANES_BESIDE = 64  # with more slots they need the room
 LARGE_ROWS = 30  # from here on the users stand in large digits
-UPPER = 24  # rows of lanes and speeds at most
-DOTS = (5, 14)
+UPPER = 15  # rows of lanes and speeds, more only for more lanes
+LEAST_DOTS = 12  # rows
+LEAST_CURVE = 8
 PHASES = {
     "preflight": "asking the server what it accepts",
     "measuring": "a few requests time the idle server",
@@ -39,15 +42,16 @@ PHASES = {
 
 def running_page(state: LoadState, view: View, cells: int, rows: int) -> list[Line]:
     """The level that runs: how far, who does what, speeds, first tokens, the server; finished levels below."""
-    lines = [_head(state, cells), *_users(state, cells, rows), _bar(state, cells)]
+    users = _users(state, cells, rows)
+    lines = [_head(state, cells), *users, _bar(state, cells), *([()] if users else [])]
     notes = [line(Span(" NOTE ", "info"), Span(f" {text}")) for text in state.warnings[-1:]]
     finished = _finished(state, cells, rows)
     room = rows - len(lines) - len(finished) - len(notes)
     progress = state.progress
     if progress is not None and room >= 4:
-        dots = min(DOTS[1], max(DOTS[0], room // 3)) if room >= 12 else 0
-        lines += _now(state, progress, view, cells, min(room - dots, UPPER))
-        lines += _dots(state, cells, dots) if dots else []
+        upper = min(room * 3 // 5, max(UPPER, len(progress.lanes) + 1)) if room >= LEAST_DOTS else min(room, UPPER)
+        lines += _now(state, progress, view, cells, upper)
+        lines += _below(state, progress, cells, room - upper) if room >= LEAST_DOTS else []
     return [crop(content, cells) for content in (*lines, *finished, *notes)[:rows]]
 
 
@@ -57,15 +61,15 @@ def _users(state: LoadState, cells: int, rows: int) -> list[Line]:
     if progress is None or rows < LARGE_ROWS or cells < NARROW or len(progress.lanes) > LANES_BESIDE:
         return []
     level = progress.level
-    asked = level.concurrency if level.request_rate is None else level.request_rate
-    digits = half_lines(f"{asked:g}", "bold accent")
+    digits = half_lines(f"{_load_of(level):g}", "bold accent")
     wide = max(map(width, digits)) + 2
     unit = "users at once" if level.request_rate is None else "requests a second"
     names = [(other.name, "bold" if other.name == level.name else "label") for other in state.plan.levels]
     plan = [span for name, style in names for span in (Span(name, style), Span("  "))]
-    left = f"{duration(progress.eta_s)} left" if progress.eta_s is not None else ""
-    notes = [line(Span(unit, "label")), tuple(plan), line(Span(left, "label"))]
-    return [crop((*fit(row, wide), *note), cells) for row, note in zip(digits, notes, strict=True)]
+    limits = [f"{CRITERIA[name].words} {CRITERIA[name].show(limit)}" for name, limit in state.plan.slo.items()]
+    asked = f"limits: {', '.join(limits)}" if limits else ""
+    notes = [line(Span(unit, "label")), tuple(plan), line(Span(asked, "label"))]
+    return [(), *(crop((*fit(row, wide), *note), cells) for row, note in zip(digits, notes, strict=True)), ()]
 
 
 def _finished(state: LoadState, cells: int, rows: int) -> list[Line]:
@@ -217,6 +221,31 @@ def _power(view: View) -> str:
     devices = view.snapshot.devices if view.snapshot else ()
     known = [device.power_w for device in devices if device.power_w is not None]
     return rate(sum(known) if known else None)
+
+
+def _below(state: LoadState, progress: Progress, cells: int, rows: int) -> list[Line]:
+    """The first tokens of the level, and the curve of the run so far where there is room beside them."""
+    curve = live_curve(state, progress, (cells - 2) // 2, rows) if cells >= BESIDE else []
+    if not curve:
+        return _dots(state, cells, rows)
+    half = (cells - 2) // 2
+    return beside([(_dots(state, half, rows), half), (curve, half)], 2)
+
+
+def live_curve(state: LoadState, progress: Progress, cells: int, rows: int) -> list[Line]:
+    """tok/s over the users of each level that is done, and of the one that runs; nothing where loads are alike."""
+    loads = [_load_of(level) for level in state.plan.levels]
+    if len(set(loads)) < 2 or rows < LEAST_CURVE:
+        return []
+    done = [Point(level.load, level.tok_s, rate(level.tok_s), "series2") for level in state.done if level.completed]
+    now = Point(_load_of(progress.level), progress.tok_s or 0.0, "now", "accent", glyphs.current().star)
+    unit = "users" if progress.level.request_rate is None else "requests a second"
+    drawn = scatter_lines([*done, now], cells, rows - 1, x_label=unit, x_least=max(loads))
+    return [heading("tok/s so far", cells, f"{len(state.done)} of {len(loads)} levels"), *drawn[1:], ()]
+
+
+def _load_of(level: Level) -> float:
+    return float(level.concurrency) if level.request_rate is None else level.request_rate
 
 
 def _dots(state: LoadState, cells: int, rows: int) -> list[Line]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from llmtop.contract.snapshot import Pool, ServerView
 from llmtop.contract.units import UNKNOWN, count, duration, gib, rate, si
 from llmtop.ui.panels.digits import of_percent, of_size, of_speed, of_whole
+from llmtop.ui.panels.load import live_curve
 from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.server import KV_THRESHOLDS
 from llmtop.ui.panels.verdict import more_users, verdict
@@ -70,8 +71,17 @@ def _full(view: View, moment: str | None, cells: int, rows: int) -> list[Line]:
     room = rows - len(head) - len(told)
     grid = best_grid(shown, cells, room - max(CHART_ROWS, room // 4))
     lines = [*head, *_digits(shown, grid, cells), *told]
-    lines += chart(view, view.url, "generation", cells, rows - len(lines), SPEED)
+    lines += _past(view, cells, rows - len(lines))
     return _with_note(lines, view, moment, cells, rows)
+
+
+def _past(view: View, cells: int, rows: int) -> list[Line]:
+    """The speed over time, and beside it the curve of a load test that runs."""
+    half, load = (cells - GAP) // 2, view.load
+    curve = live_curve(load, load.progress, half, rows) if load is not None and load.progress is not None else []
+    if not curve:
+        return chart(view, view.url, "generation", cells, rows, SPEED)
+    return beside([(chart(view, view.url, "generation", half, rows, SPEED), half), (curve, half)], GAP)
 
 
 def _with_note(lines: list[Line], view: View, moment: str | None, cells: int, rows: int) -> list[Line]:
