@@ -69,7 +69,7 @@ def _full(view: View, moment: str | None, cells: int, rows: int) -> list[Line]:
     head, shown = _head(view, moment, cells, airy), figures(view)
     told = [(), fit(crop(sentence(view), cells), cells, "center"), *([()] if airy else [])]
     room = rows - len(head) - len(told)
-    grid = best_grid(shown, cells, room - max(CHART_ROWS, room // 4))
+    grid = best_grid(shown, cells, room - max(CHART_ROWS, room // (4 if view.load is None else 3)))
     lines = [*head, *_digits(shown, grid, cells), *told]
     lines += _past(view, cells, rows - len(lines))
     return _with_note(lines, view, moment, cells, rows)
