@@ -69,8 +69,7 @@ class WebProgram:
     @property
     def tabs(self) -> list[psutil.Process]:
         """The processes of the tabs."""
-        children = psutil.Process(self.process.pid).children()
-        return [child for child in children if "llmtop.web.tab" in child.cmdline()]
+        return [child for child in psutil.Process(self.process.pid).children() if _is_tab(child)]
 
     def stop(self, number: int = signal.SIGINT) -> int:
         """Send a signal; the exit code."""
@@ -95,6 +94,16 @@ class WebProgram:
         self._reader.join(5)
         if kind is None:
             assert "Traceback" not in self.said, self.said
+
+
+def _is_tab(process: psutil.Process) -> bool:
+    """Whether a process is that of a tab; it is until the server has seen its end."""
+    try:
+        return "llmtop.web.tab" in process.cmdline()
+    except psutil.ZombieProcess:
+        return True
+    except psutil.NoSuchProcess:
+        return False
 
 
 def of_server(url: str, folder: Path) -> tuple[str, ...]:

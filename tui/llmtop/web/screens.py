@@ -15,7 +15,16 @@ from llmtop.ui.source import ToldStartups
 from llmtop.web.link import Link
 from llmtop_widgets import glyphs
 
-OPERATOR_ACTIONS = frozenset(("record", "save_screen", "faster", "slower"))
+# The whole of what a browser may do. What writes files, starts something, reaches into the app or sets the pace is for
+# who runs the web server.
+MAY_DO = frozenset(
+    (
+        *("mark", "engines", "gpus", "dashboard", "stage", "warmup", "pause", "next_server", "previous_server", "zoom"),
+        *("theme", "sort", "filter", "repaint", "help", "back", "command_palette", "leave"),
+        *("focus_next", "focus_previous"),
+    )
+)
+MAY_LOAD = MAY_DO | {"load"}
 
 
 class TabSource:
@@ -30,9 +39,15 @@ class TabSource:
         return self._link, ToldStartups(lambda: self._link.startup)
 
 
+def kept_from(allowed: frozenset[str]) -> frozenset[str]:
+    """Every action of the app, also those that Textual brings, but the allowed ones."""
+    every = {name.removeprefix("action_") for name in dir(LlmtopApp) if name.startswith("action_")}
+    return frozenset(every - allowed)
+
+
 def app_of(link: Link) -> LlmtopApp:
-    """The app of one tab; what writes files, starts something or sets the pace is for who runs the web server."""
-    off = OPERATOR_ACTIONS if link.hello["loads"] else OPERATOR_ACTIONS | {"load"}
+    """The app of one tab."""
+    off = kept_from(MAY_LOAD if link.hello["loads"] else MAY_DO)
     app = LlmtopApp(settings_of(link.hello), TabSource(link), off=off)
     link.on_end = lambda: app.post_message(ExitApp())
     app.know(link.past)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from typing import Any
 
 import textual_serve
 from aiohttp import WSMsgType, web
+from aiohttp.http_exceptions import HttpProcessingError
 from textual_serve.app_service import AppService
 from textual_serve.download_manager import DownloadManager
 
@@ -218,7 +220,8 @@ async def _serve(settings: Settings, machine: MachineSource, options: WebOptions
             startups.look(snapshot)
 
         gate = Gate(names=(*LOOPBACK, _bracketed(options.host)))
-        runner = web.AppRunner(Site(gate, socket, options.tabs).app, access_log=None, handle_signals=False)
+        site = Site(gate, socket, options.tabs).app
+        runner = web.AppRunner(site, access_log=None, logger=_log(), handle_signals=False)
         await hub.open(socket)
         await runner.setup()
         try:
@@ -232,6 +235,13 @@ async def _serve(settings: Settings, machine: MachineSource, options: WebOptions
             poller.stop()
             hub.close()
             await runner.cleanup()
+
+
+def _log() -> logging.Logger:
+    """Where aiohttp tells what went wrong; a request that is no HTTP was answered with 400, and may hold the token."""
+    log = logging.getLogger("llmtop.web")
+    log.addFilter(lambda record: not isinstance((record.exc_info or (None, None))[1], HttpProcessingError))
+    return log
 
 
 def _soon(loop: asyncio.AbstractEventLoop, publish: Callable[[Snapshot], None], snapshot: Snapshot) -> None:
