@@ -10,6 +10,14 @@ import pytest
 
 from fakes.stranger import Answered, Stranger, stranger
 from llmtop import cli
+from llmtop.commands.load_output import result_text
+from llmtop.load.plan import Plan
+from llmtop.load.results import run_from
+from llmtop.session.history import History
+from llmtop.ui.load_state import LoadState
+from llmtop.ui.panels.load_answer import result_page
+from llmtop.ui.panels.view import Scales, View
+from llmtop_widgets.text import plain
 
 SIZE = ("--random-input-len", "100", "--random-output-len", "64", "--num-prompts", "8", "--no-warm-up")
 
@@ -18,6 +26,10 @@ SIZE = ("--random-input-len", "100", "--random-output-len", "64", "--num-prompts
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+CHAT = ("--api", "chat", "--max-concurrency", "2")
+SLOW = {"itl_s": 0.01}
 
 
 class Loaded:
@@ -31,6 +43,19 @@ class Loaded:
         self.events, self.result = lines[:-1], lines[-1]
         directory = self.result["directory"]
         self.report = (Path(directory) / "report.md").read_text() if directory else ""
+        result = run_from(self.result)
+        self.text = result_text(result)
+        state = LoadState(Plan(server.url, ()), phase="finished", result=result)
+        state.warnings += [event["text"] for event in self.events if event["event"] == "warning"]
+        view = View(None, None, History(), 1.0, Scales(), 1.0)
+        self.screen = "\n".join(map(plain, result_page(state, view, 400, 100)))
+
+    def says(self, words: str) -> None:
+        """Everywhere: text, JSON, report and screen."""
+        assert words in self.text
+        assert words in json.dumps(self.result)
+        assert words in self.report
+        assert words in self.screen
 
     @property
     def level(self) -> dict[str, Any]:
@@ -53,7 +78,7 @@ def test_chat_alone(capsys: pytest.CaptureFixture[str]) -> None:
         run = Loaded(server, capsys)
     assert (run.level["completed"], run.result["api"], run.result["model"]) == (8, "chat", "odd-one")
     assert "/v1/chat/completions is used: HTTP 404 from /v1/completions: Not Found" in run.warnings
-    assert "odd-one" in run.report
+    run.says("odd-one")
     assert run.level["decode_tok_s"] == pytest.approx(decode_tok_s(server.log[-8:]), rel=0.02)
 
 
@@ -103,9 +128,8 @@ def test_answers_that_end_where_the_model_ends_them_are_measured(capsys: pytest.
     with stranger(natural=20) as server:
         run = Loaded(server, capsys)
     assert (run.level["completed"], run.level["failed"], run.level["total_output_tokens"]) == (8, 0, 160)
-    assert "20 of 64 tokens on average" in run.level["flag_reasons"]["short"]
+    run.says("20 of 64 tokens on average")
     assert run.level["decode_tok_s"] == pytest.approx(decode_tok_s(server.log[-8:]), rel=0.02)
-    assert "20 of 64 tokens" in run.report
 
 
 def test_a_quota_ends_the_run_with_its_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,8 +137,8 @@ def test_a_quota_ends_the_run_with_its_words(capsys: pytest.CaptureFixture[str])
         run = Loaded(server, capsys, "--max-concurrency", "2,4", code=3)
     words = "the server refuses load (HTTP 429: quota used up (Retry-After: 7))"
     assert words in run.result["ended"]
-    assert "of 8 requests of c=2" in run.result["words"]
-    assert words in run.report
+    run.says(words)
+    run.says("of 8 requests of c=2")
     assert (run.result["sweet_spot"], run.result["first_fail"], run.result["knee"]) == (None, None, None)
     assert [level["level"] for level in run.result["levels"]] == ["c=2"]
 
@@ -128,7 +152,8 @@ def test_a_rate_that_the_server_does_not_keep_up_with(capsys: pytest.CaptureFixt
     ends = sorted(one.ended_s for one in server.log[-60:])
     assert fast["achieved_req_s"] == pytest.approx(59 / (ends[-1] - ends[0]), rel=0.02)
     assert (run.result["sweet_spot"], run.result["first_fail"]["criterion"]) == (10, "req_s")
-    assert "60 req/s fails: requests done per second" in run.result["words"]
+    run.says("requests done per second")
+    run.says("it falls behind")
 
 
 def test_more_users_than_requests(capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,4 +161,90 @@ def test_more_users_than_requests(capsys: pytest.CaptureFixture[str]) -> None:
         run = Loaded(server, capsys, "--max-concurrency", "32")
     assert (run.level["users"], run.result["sweet_spot"], run.result["at_least"]) == (8, 8, True)
     assert run.level["user_tok_s"] == pytest.approx(run.level["output_throughput"] / 8)
-    assert "8 at once, not 32" in run.level["flag_reasons"]["fewer users"]
+    run.says("8 at once, not 32")
+
+
+def ttft_ms(log: list[Answered]) -> float:
+    """Mean time to the first visible token, by the server's log."""
+    return 1000 * sum(one.first_s - one.read_s for one in log) / len(log)
+
+
+ODD_STREAMS: list[dict[str, Any]] = [
+    {"comments": True},
+    {"data": b"data:"},
+    {"data": b"id: 7\ndata: ", "comments": True},
+    {"done": b""},
+    {"done": b"data:[DONE]\r\n\r\n"},
+    {"first_s": 0.4},
+    {"block": 8, "comments": True},
+]
+
+
+@pytest.mark.parametrize("odd", ODD_STREAMS)
+def test_odd_streams_are_measured(odd: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    with stranger(**odd, itl_s=0.006) as server:
+        run = Loaded(server, capsys)
+    assert (run.level["completed"], run.level["failed"], run.level["total_output_tokens"]) == (8, 0, 8 * 64)
+    assert run.level["decode_tok_s"] == pytest.approx(decode_tok_s(server.log[-8:]), rel=0.02)
+    assert run.level["mean_ttft_ms"] == pytest.approx(ttft_ms(server.log[-8:]), rel=0.02, abs=5.0)
+    spent = max(one.ended_s for one in server.log[-8:]) - min(one.read_s for one in server.log[-8:])
+    assert run.level["output_throughput"] == pytest.approx(8 * 64 / spent, rel=0.02)
+
+
+def test_without_usage_chunks_are_counted_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with stranger(usage=False) as server:
+        run = Loaded(server, capsys)
+    assert run.level["total_output_tokens"] == 8 * 64
+    assert run.level["decode_tok_s"] == pytest.approx(decode_tok_s(server.log[-8:]), rel=0.02)
+    run.says("no usage from the server: each chunk counts as one token")
+    run.says("the server counts no prompt tokens: about 100 were sent")
+
+
+REASONING: list[dict[str, Any]] = [{"hidden": 60}, {"bundled": 60}, {"hidden": 5, "block": 4}]
+
+
+@pytest.mark.parametrize("odd", REASONING)
+def test_reasoning_before_the_first_visible_token(odd: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    with stranger(**odd, **SLOW) as server:
+        run = Loaded(server, capsys, *CHAT)
+    thought = odd.get("hidden", 0) + odd.get("bundled", 0)
+    assert run.level["total_output_tokens"] == 8 * (64 + thought)
+    assert run.level["decode_tok_s"] == pytest.approx(decode_tok_s(server.log[-8:]), rel=0.02)
+    assert run.level["mean_ttft_ms"] == pytest.approx(ttft_ms(server.log[-8:]), rel=0.02)
+    if "hidden" in odd:
+        run.says(f"{8 * thought:,} of {8 * (64 + thought):,} output tokens were reasoning that was not sent")
+
+
+@pytest.mark.parametrize("refuses", [("max_tokens",), ("max_tokens", "ignore_eos", "min_tokens"), ("temperature",)])
+def test_what_a_gateway_refuses_is_left_out_and_named(
+    refuses: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with stranger(refuses=refuses, natural=40) as server:
+        run = Loaded(server, capsys, *CHAT)
+    assert (run.level["completed"], run.level["total_output_tokens"]) == (8, 320)
+    assert set(refuses) <= {*run.result["refused"], "min_tokens"}
+    run.says(f"the server refuses {', '.join(run.result['refused'])}: left out")
+
+
+def test_the_model_that_makes_text_is_found_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with stranger(models=("first", "second", "third"), able="second") as server:
+        run = Loaded(server, capsys)
+    assert (run.level["completed"], run.result["model"]) == (8, "second")
+    assert "second is taken of 3 models here" in run.warnings
+    assert '"first" does not support generate' in run.warnings
+
+
+def test_no_model_makes_text(capsys: pytest.CaptureFixture[str]) -> None:
+    with stranger(models=("first", "second"), able="none") as server:
+        run = Loaded(server, capsys, code=3)
+    assert '"first" does not support generate' in run.result["error"]
+    assert "other models here: second (--model)" in run.result["error"]
+    assert server.log == []
+
+
+def test_a_model_in_the_url_is_the_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with stranger(models=("first", "second"), able="second") as server:
+        server.url += "?model=second"
+        run = Loaded(server, capsys)
+    assert (run.level["completed"], run.result["model"]) == (8, "second")
+    run.says("second")

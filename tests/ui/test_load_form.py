@@ -81,6 +81,30 @@ async def test_levels_above_max_num_seqs_are_marked() -> None:
         assert "c=48, c=64: above max_num_seqs 32, measures the queue" in s.text
 
 
+async def test_what_does_not_fit_the_model_is_said_before_the_start() -> None:
+    short = replace(BUSY_SERVER, max_model_len=32_768, running=0, waiting=0)
+    async with session((120, 30)) as s:
+        await s.push(replace(busy(), servers=(short,)))
+        await s.press("l")
+        assert "cut" not in s.text
+        await fill(s, input="40000")
+        words = "prompts cut from 40,000 to 32,640 tokens: the model takes 32,768 with the answer"
+        assert words in s.text
+        assert "352 requests, 11,489,280 prompt" in s.text
+        await s.press("f5")
+        await until(s, lambda: "y yes" in s.text, "asked")
+        assert words in s.text
+
+
+async def test_what_is_sent_before_a_long_plan_is_said() -> None:
+    async with session((120, 30)) as s:
+        await s.push(idle())
+        await s.press("l")
+        assert "first   33 requests, 2,560 prompt + 396 output tokens before it time an idle server" in s.text
+        await fill(s, users="1", prompts="99")
+        assert "before it" not in s.text
+
+
 @pytest.mark.parametrize(
     ("field", "text", "words"),
     [

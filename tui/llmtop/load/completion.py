@@ -190,13 +190,13 @@ class Reply:
         tokens, chunks = self.completion_tokens, len(self.times)
         if self.first_tokens is not None or tokens is None:
             return self.first_tokens
-        if hidden := self.hidden_tokens():
-            return min(tokens, hidden + 1)
         if self.reasoning_chunks == 1 and chunks > 1:  # all of it in one chunk
             return self.reasoning_tokens or max(1, tokens - (chunks - 1))
-        if tokens > 1.1 * chunks and self.chars:
-            return min(tokens, max(1, round(tokens * self.first_chars / self.chars)))
-        return 1
+        hidden = self.hidden_tokens()
+        sent = tokens - hidden
+        if sent > 1.1 * chunks and self.chars:
+            return min(tokens, hidden + max(1, round(sent * self.first_chars / self.chars)))
+        return min(tokens, hidden + 1)
 
     def text(self) -> str:
         """The content so far, without reasoning; empty unless `keep_text`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -157,7 +158,7 @@ class Probe:
             outcome, status = exchange.outcome, exchange.reply.status
             if outcome in (Outcome.OK, Outcome.SHORT):
                 return self._learned(attempt, exchange)
-            words = f"{_kind(outcome, status)} from {ROUTES[profile.api]}: {exchange.reply.message or 'no answer'}"
+            words = f"{_kind(outcome, status)} from {ROUTES[profile.api]}: {exchange.reply.message or self._silence()}"
             if status in (401, 403, *REFUSED) or outcome in (Outcome.TIMEOUT_TTFT, Outcome.TIMEOUT_IDLE):
                 raise PreflightError(words)
             if status is None or status < 300:
@@ -166,6 +167,10 @@ class Probe:
             if less is None:
                 raise Refused(words, profile.model, _no_route(profile.api, status, exchange.reply.message.lower()))
             attempt = less
+
+    def _silence(self) -> str:
+        """What may be behind a connection that ends without a word."""
+        return "no answer" + (" (https:// instead of http://?)" if self.connector.origin.scheme == "http" else "")
 
     async def _calibrated(self, profile: Profile) -> Profile:
         """With the tokens that a word and the template take, by the server's own count of two texts."""
@@ -254,13 +259,14 @@ class Probe:
             return replace(profile, refused=(*profile.refused, "token ids"), use_ids=False)
         if status >= 500 or _no_route(profile.api, status, words):
             return None
-        if profile.length_field in words and "max_completion_tokens" in words and profile.length_field == "max_tokens":
+        if profile.length_field == "max_tokens" and _wants_other_length(words):
             return replace(profile, refused=(*profile.refused, "max_tokens"), length_field="max_completion_tokens")
         parts = [
             ("min_tokens", profile.min_tokens, {"min_tokens": False}),
             ("ignore_eos", profile.ignore_eos, {"ignore_eos": False, "min_tokens": False}),
             ("token ids", profile.use_ids, {"use_ids": False}),
             ("stream_options", profile.stream_usage, {"stream_usage": False}),
+            ("temperature", profile.temperature, {"temperature": False}),
         ]
         used = [(name, change) for name, in_use, change in parts if in_use]
         named = [part for part in used if part[0] in words or (part[0] == "token ids" and "prompt" in words)]
@@ -271,6 +277,12 @@ class Probe:
 
 def _kind(outcome: Outcome | None, status: int | None) -> str:
     return f"HTTP {status}" if status is not None and status >= 300 else str(outcome)
+
+
+def _wants_other_length(words: str) -> bool:
+    """Whether a server refuses the name `max_tokens`, and not its value."""
+    unknown = re.search(r"unsupported|unknown|unrecogni[sz]ed|not (supported|permitted|allowed)|extra", words)
+    return "max_tokens" in words and ("max_completion_tokens" in words or unknown is not None)
 
 
 def _no_route(api: Route, status: int, words: str) -> bool:

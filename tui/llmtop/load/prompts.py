@@ -60,6 +60,7 @@ class Profile:
     use_ids: bool = False
     ignore_eos: bool = True
     min_tokens: bool = True
+    temperature: bool = True
     length_field: str = "max_tokens"
     chunk_usage: bool = False  # usage with every chunk: chunks hold several tokens
     stream_usage: bool = True
@@ -109,7 +110,9 @@ class Prompts:
         profile, out = self._profile, dict[str, Any]()
         if profile.model is not None:
             out["model"] = profile.model
-        out |= {profile.length_field: level.output_len, "temperature": 0.0, "stream": True}
+        out |= {profile.length_field: level.output_len, "stream": True}
+        if profile.temperature:
+            out["temperature"] = 0.0
         if profile.stream_usage:
             every = {"continuous_usage_stats": True} if profile.chunk_usage else {}
             out["stream_options"] = {"include_usage": True, **every}

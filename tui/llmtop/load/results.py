@@ -198,6 +198,7 @@ class RunResult:
     prompts: str = "ids"
     refused: tuple[str, ...] = ()
     outside: Outside = Outside()
+    notes: tuple[str, ...] = ()  # what a person should read beside the answer
     directory: str | None = None
     error: str | None = None
     engine: str | None = None  # as people call it, with its version

@@ -128,6 +128,7 @@ class LoadRun:
         self._failed: str | None = None  # why a worker ended the run
         self._before: ServerCounters | None = None
         self._outside = Outside()
+        self._notes: list[str] = []
         self._warm_ups: list[Totals] = []
 
     def stop(self) -> None:
@@ -159,7 +160,8 @@ class LoadRun:
 
     def _warn(self, text: str) -> None:
         """Passes words on, some of them the server's, without what could move a terminal's cursor."""
-        self._emit(Warned(clean(text, WORDS)))
+        self._notes.append(clean(text, WORDS))
+        self._emit(Warned(self._notes[-1]))
 
     async def _preflight(self) -> None:
         self._before = await self._watcher.read()
@@ -360,6 +362,7 @@ class LoadRun:
             prompts="ids" if profile.use_ids else "text",
             refused=profile.refused,
             outside=replace(self._outside, warm_up=total(self._warm_ups)),
+            notes=tuple(self._notes),
             directory=str(self._files.directory) if self._files is not None else None,
             engine=self._watcher.engine or self._counted_engine(),
         )

@@ -80,6 +80,7 @@ def facts(result: RunResult) -> list[str]:
             lines.append(f"{level.level}: goodput {rate(level.goodput_s)} of {rate(level.requests_s)} requests/s")
     if result.knee is not None and len(result.levels) > 1:
         lines.append(f"knee: {result.knee:g} is the least load with 90 % of the best tok/s")
+    lines += [f"note: {note}" for note in result.notes]
     lines += [f"beside the levels, in no figure: {words}"] if (words := _outside(result.outside)) else []
     return lines
 

@@ -13,6 +13,7 @@ import gc
 import json
 import os
 import signal
+import ssl
 import sys
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from llmtop.load.probe import PreflightError, Probe
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
 from llmtop.load.vitals import VitalsMeter, die_with_parent
-from llmtop.net.connection import Connector, Origin
+from llmtop.net.connection import Connector, Origin, tls_words
 
 SNAP_S = 0.25
 _LINE_LIMIT = 16 << 20
@@ -132,8 +133,11 @@ class Worker:
         try:
             await work
         except (PreflightError, OSError, TimeoutError) as error:
-            reason = error.strerror if isinstance(error, OSError) else None
-            words = reason or str(error) or type(error).__name__
+            words = str(error) or type(error).__name__
+            if isinstance(error, ssl.SSLError):
+                words = tls_words(error)
+            elif isinstance(error, OSError) and error.strerror:
+                words = error.strerror
             self._pipe.emit("error", message=f"{self._plan.url}: {words}")
 
     async def _stop(self) -> None:

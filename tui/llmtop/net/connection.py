@@ -280,6 +280,14 @@ def tls_context(ca: Path | None, insecure: bool) -> ssl.SSLContext:
     return context
 
 
+def tls_words(error: ssl.SSLError) -> str:
+    """Why there is no trusted connection, and which flag would make one."""
+    text = getattr(error, "verify_message", "") or (error.strerror or str(error)).split("] ")[-1].split(" (_ssl")[0]
+    if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
+        return f"TLS: the server does not speak it ({text}): http:// instead of https://?"
+    return f"TLS: {text}; --ca FILE trusts the authority of the server's certificate, --insecure any certificate"
+
+
 class Connector:
     """Opens connections to one origin; TLS is prepared once, with `pin` the name is resolved once too.
 

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from llmtop.contract.units import count, duration, gib, percent, rate, seconds
 from llmtop.load.events import Lane, Progress
-from llmtop.load.plan import Level, Plan
+from llmtop.load.plan import Level, Plan, measurement_words
 from llmtop.load.scenarios import SCENARIOS
 from llmtop.load.verdict import CRITERIA
 from llmtop.ui.load_state import LoadState
@@ -290,6 +290,10 @@ def plan_lines(plan: Plan, estimate: str, commands: Sequence[str], cells: int) -
     )
     levels = pack([level.name for level in plan.levels], cells - 8, "  ")
     lines = [total, line(Span("time    ", "label"), Span(estimate))]
+    before = wrap(measurement_words(plan) or "", cells - 8)
+    lines += [
+        line(Span("first   " if not place else " " * 8, "label"), Span(text)) for place, text in enumerate(before)
+    ]
     lines += [
         line(Span("levels  " if not place else " " * 8, "label"), Span(text)) for place, text in enumerate(levels)
     ]

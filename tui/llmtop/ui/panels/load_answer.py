@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from llmtop.contract.units import UNKNOWN, count, rate, seconds
+from llmtop.contract.units import UNKNOWN, clean, count, rate, seconds
 from llmtop.load.compare import compare
 from llmtop.load.earlier import Earlier
 from llmtop.load.results import LevelResult, RunResult
@@ -58,7 +58,8 @@ def _no_result(state: LoadState, cells: int) -> list[Line]:
 def _answer(result: RunResult, cells: int, rows: int) -> list[Line]:
     """The answer in words, its bars where there is room, the verdict and the table; of many levels the last ones."""
     words = _human(result) or wrap(result.words, cells)
-    lines = [heading("Answer", cells, "interrupted" if result.interrupted else "")]
+    about = (clean(result.model or ""), "interrupted" if result.interrupted else "")
+    lines = [heading("Answer", cells, ", ".join(filter(None, about)))]
     lines += [crop(line(Span(text, "bold" if place == 0 else "")), cells) for place, text in enumerate(words)]
     head, *levels = level_table(result.levels, cells, result.slo, verdict_marks(result)) or [()]
     bars = _bars(result, cells)

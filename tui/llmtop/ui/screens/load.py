@@ -25,7 +25,7 @@ from llmtop.load.results import RunResult
 from llmtop.load.runner import RunOptions
 from llmtop.load.scenarios import SCENARIOS, bench_commands
 from llmtop.ui.keys import LOAD_KEYS, bindings
-from llmtop.ui.load_form import FIELDS, NAMES, BadField, defaults, estimate, plan_of, used
+from llmtop.ui.load_form import FIELDS, NAMES, BadField, cut_note, defaults, estimate, plan_of, used
 from llmtop.ui.load_state import LoadControl
 from llmtop.ui.panels.load import plan_lines, running_page
 from llmtop.ui.panels.load_answer import comparison_page, result_page
@@ -211,8 +211,8 @@ class LoadScreen(ViewScreen):
             plan = self._plan(view)
         except BadField as error:
             return [*said, *(line(Span(" CHECK ", "low"), Span(f" {text}")) for text in wrap(str(error), cells - 8))]
-        over = self._above_cap(plan, view)
-        return said + over + plan_lines(plan, self._estimate(plan, view), bench_commands(plan), cells)
+        notes = said + self._cut(view, cells) + self._above_cap(plan, view)
+        return notes + plan_lines(plan, self._estimate(plan, view), bench_commands(plan), cells)
 
     def _question_page(self, asked: Asked, view: View, cells: int) -> list[Line]:
         """The plan's sums and the question, alone on the page."""
@@ -221,11 +221,17 @@ class LoadScreen(ViewScreen):
         return [
             *self._scenario_lines(view, cells, 0),
             *plan_lines(asked.plan, self._estimate(asked.plan, view), (), cells),
+            *self._cut(view, cells),
             *self._above_cap(asked.plan, view),
             (),
             *(line(Span(text, "low")) for text in wrap(question.text, cells)),
             line(Span(keys, "key")),
         ]
+
+    def _cut(self, view: View, cells: int) -> list[Line]:
+        """What does not fit the model, said before the start."""
+        words = cut_note(self.scenario, self._texts(), view.server)
+        return [line(Span(" NOTE ", "info"), Span(f" {text}")) for text in wrap(words or "", cells - 7)]
 
     @staticmethod
     def _above_cap(plan: Plan, view: View) -> list[Line]:
@@ -239,8 +245,10 @@ class LoadScreen(ViewScreen):
 
     def _plan(self, view: View) -> Plan:
         """The plan as typed; raises BadField."""
-        texts = {name: self._field(name).value for name, _, _ in FIELDS}
-        return plan_of(self.scenario, texts, view.server, self._seed)
+        return plan_of(self.scenario, self._texts(), view.server, self._seed)
+
+    def _texts(self) -> dict[str, str]:
+        return {name: self._field(name).value for name, _, _ in FIELDS}
 
     def _estimate(self, plan: Plan, view: View) -> str:
         result = self._result
