@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmtop.demo.engine import Engine, Request
-from llmtop.demo.profile import Profile
+from llmtop.demo.profile import MachineProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class LevelResult:
         return percentile(self.ttfts, 99)
 
 
-def run_level(profile: Profile, level: Level) -> LevelResult:
+def run_level(profile: MachineProfile, level: Level) -> LevelResult:
     """Runs a level on a fresh engine: `concurrency` requests at once, the next one as soon as one ends."""
     engine = Engine(profile)
     arrivals: dict[str, float] = {}

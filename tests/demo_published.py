@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from demo_fidelity import Level, run_level
 from llmtop.demo import profile as profiles
-from llmtop.demo.profile import Profile
+from llmtop.demo.profile import MachineProfile
 
 TOLERANCE = 0.10
 _GIB = 2**30
@@ -130,13 +130,13 @@ SHORT = 30
 """Tokens of a short prompt."""
 
 
-def decode_speed(profile: Profile) -> float:
+def decode_speed(profile: MachineProfile) -> float:
     """Tokens per second of one request after its first token."""
     result = run_level(profile, Level(1, 1, 1, 129))
     return 128 / (result.latencies[0] - result.ttfts[0])
 
 
-def prefill_speed(profile: Profile, tokens: int) -> float:
+def prefill_speed(profile: MachineProfile, tokens: int) -> float:
     """Prompt tokens per second until the first token of one request."""
     return tokens / run_level(profile, Level(1, 1, tokens, 1)).ttfts[0]
 

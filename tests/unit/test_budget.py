@@ -11,7 +11,7 @@ from llmtop.warmup.advice import advise, advise_failure, round_down
 from llmtop.warmup.evidence import Evidence, MachineMemory, default_utilization, evidence, parse_version
 from llmtop.warmup.failure import StartFailure
 from llmtop.warmup.ledger import ledger
-from llmtop.warmup.preflight import Plan, preflight
+from llmtop.warmup.preflight import MemoryPlan, preflight
 from llmtop.warmup.tracker import read_log
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "startup"
@@ -325,8 +325,8 @@ def test_advice_after_every_known_failure(case: str) -> None:
 
 # ----------------------------------------------------------------------------------------------- preflight
 
-SPARK = Plan(unified=True, version="0.23.0", total_gib=121.69, free_gib=2.77, available_gib=52.0, cache_gib=49.2)
-CARD = Plan(version="0.13.0", total_gib=79.65, free_gib=78.9, cache_gib=None)
+SPARK = MemoryPlan(unified=True, version="0.23.0", total_gib=121.69, free_gib=2.77, available_gib=52.0, cache_gib=49.2)
+CARD = MemoryPlan(version="0.13.0", total_gib=79.65, free_gib=78.9, cache_gib=None)
 
 # plan: outcome, exit code, words
 PLANS = {
@@ -349,7 +349,7 @@ PLANS = {
     ),
     # used 69.69 + 43.8 = 113.5 <= 115.6: below Ray's line; 0.38: 115.9 above it
     "spark, Ray": (replace(SPARK, utilization=0.38, ray=True, available_gib=52.0), "risky", 3, "Ray kills workers"),
-    "nothing known": (Plan(utilization=0.5), "risky", 3, "memory of the GPU"),
+    "nothing known": (MemoryPlan(utilization=0.5), "risky", 3, "memory of the GPU"),
 }
 
 

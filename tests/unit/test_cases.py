@@ -13,7 +13,7 @@ from crank import FIXTURES, Crank, captured, case, expected
 from llmtop.contract.snapshot import Quantile, State
 from llmtop.engines.exposition import Exposition, Parsed
 from llmtop.engines.page_record import Page, RowSample
-from llmtop.engines.series import Labels, Rank, Slot, resolve
+from llmtop.engines.series import Labels, Rank, SampleSlot, resolve
 from llmtop.engines.tracker import Failure
 
 CAPTURES = ("0.8.5", "0.10.2", "0.20.2", "0.30.0", "0.32.0", "0.32.0-dp2", "0.32.0-specdecode")
@@ -322,7 +322,7 @@ def test_diffusion_tokens_per_step() -> None:
 Key = tuple[str, str, Labels, Rank, float, str, object]
 
 
-def _key(slot: Slot) -> Key:
+def _key(slot: SampleSlot) -> Key:
     return (slot.source.metric, slot.signal, slot.labels, slot.rank, slot.bound, slot.text, slot.config)
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from llmtop.demo import profile as profiles
 from llmtop.demo.blocks import BlockPool
-from llmtop.demo.counters import Histogram, length_bounds
+from llmtop.demo.counters import BucketCounter, length_bounds
 from llmtop.demo.engine import Engine, Output, Request
-from llmtop.demo.profile import Profile, ProfileError
+from llmtop.demo.profile import MachineProfile, ProfileError
 from llmtop.demo.timing import StepModel, Work
 
 
-def small(kv_tokens: int = 1600, max_num_seqs: int = 4, budget: int = 256) -> Profile:
+def small(kv_tokens: int = 1600, max_num_seqs: int = 4, budget: int = 256) -> MachineProfile:
     """GB10's speeds with a small cache."""
     profile = profiles.load("gb10")
     engine = replace(profile.engine, kv_tokens=kv_tokens, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget)
@@ -324,7 +324,7 @@ def test_the_least_recently_used_content_is_lost_first() -> None:
 
 
 def test_a_bucket_holds_its_upper_bound() -> None:
-    histogram = Histogram((0.3, 0.5))
+    histogram = BucketCounter((0.3, 0.5))
     for value in (0.3, 0.4, 0.5, 0.6):
         histogram.observe(value)
     assert histogram.cumulative() == [1, 3, 4]

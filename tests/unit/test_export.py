@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from fakes import snapshots as fakes
 from llmtop.contract.snapshot import Event, Finding, Mark, Quantile, Snapshot, State
 from llmtop.load import recorded
-from llmtop.recording.export_charts import Axis, Chart, Series, nice_top, svg
+from llmtop.recording.export_charts import Axis, Chart, ChartSeries, nice_top, svg
 from llmtop.recording.export_csv import lines
 from llmtop.recording.export_html import page
 from llmtop.recording.prometheus import FAMILIES, PrometheusFile, openmetrics, samples, textfile
@@ -298,8 +298,8 @@ def test_a_level_of_another_version_does_not_break_the_page(tmp_path: Path) -> N
 # charts
 
 
-def chart_of(points: list[tuple[float, float | None]], fold: str = "mean") -> Series:
-    series = Series("x", fold, lambda snapshot: snapshot.servers[0].kv_usage)  # type: ignore[arg-type]
+def chart_of(points: list[tuple[float, float | None]], fold: str = "mean") -> ChartSeries:
+    series = ChartSeries("x", fold, lambda snapshot: snapshot.servers[0].kv_usage)  # type: ignore[arg-type]
     axis = Axis(0.0, 10.0, 10)
     for when, value in points:
         server = replace(fakes.BUSY_SERVER, kv_usage=value)

@@ -7,32 +7,10 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# still said of two things; every name that gets one meaning leaves this list
-AMBIGUOUS = {
-    "Answer",
-    "Column",
-    "Connection",
-    "Exchange",
-    "Failure",
-    "Figure",
-    "Histogram",
-    "Lane",
-    "Level",
-    "Limit",
-    "Place",
-    "Plan",
-    "Profile",
-    "Progress",
-    "Series",
-    "Slot",
-    "Speed",
-    "Timing",
-    "Worker",
-}
 
 
 def test_a_class_name_has_one_meaning() -> None:
     files = [path for room in ("tui/llmtop", "widgets/llmtop_widgets") for path in (ROOT / room).rglob("*.py")]
     nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text("utf-8")))]
     names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
-    assert {name for name, times in names.items() if times > 1} <= AMBIGUOUS
+    assert {name for name, times in names.items() if times > 1} == set()

@@ -28,7 +28,7 @@ def length_bounds(longest: int) -> tuple[float, ...]:
     return tuple(float(n) for n in decades if n <= longest)
 
 
-class Histogram:
+class BucketCounter:
     """Counts per bucket (upper bound included, one more for +Inf) and their sum."""
 
     __slots__ = ("bounds", "counts", "sum")
@@ -85,17 +85,17 @@ class Counters:
         self.canvas_positions = 0
         self.committed_tokens = 0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
-        self.ttft = Histogram(TTFT_BOUNDS)
-        self.itl, self.tpot = Histogram(TOKEN_LATENCY_BOUNDS), Histogram(TOKEN_LATENCY_BOUNDS)
-        self.e2e, self.queue = Histogram(REQUEST_LATENCY_BOUNDS), Histogram(REQUEST_LATENCY_BOUNDS)
-        self.prefill, self.decode = Histogram(REQUEST_LATENCY_BOUNDS), Histogram(REQUEST_LATENCY_BOUNDS)
-        self.inference = Histogram(REQUEST_LATENCY_BOUNDS)
-        self.iteration = Histogram(ITERATION_BOUNDS)
-        self.prompt_len, self.generation_len = Histogram(lengths), Histogram(lengths)
-        self.max_generation, self.param_max_tokens = Histogram(lengths), Histogram(lengths)
-        self.kv_computed = Histogram(lengths)
-        self.param_n = Histogram(PARAM_N_BOUNDS)
-        self.preempted = Histogram(PREEMPTION_BOUNDS)
+        self.ttft = BucketCounter(TTFT_BOUNDS)
+        self.itl, self.tpot = BucketCounter(TOKEN_LATENCY_BOUNDS), BucketCounter(TOKEN_LATENCY_BOUNDS)
+        self.e2e, self.queue = BucketCounter(REQUEST_LATENCY_BOUNDS), BucketCounter(REQUEST_LATENCY_BOUNDS)
+        self.prefill, self.decode = BucketCounter(REQUEST_LATENCY_BOUNDS), BucketCounter(REQUEST_LATENCY_BOUNDS)
+        self.inference = BucketCounter(REQUEST_LATENCY_BOUNDS)
+        self.iteration = BucketCounter(ITERATION_BOUNDS)
+        self.prompt_len, self.generation_len = BucketCounter(lengths), BucketCounter(lengths)
+        self.max_generation, self.param_max_tokens = BucketCounter(lengths), BucketCounter(lengths)
+        self.kv_computed = BucketCounter(lengths)
+        self.param_n = BucketCounter(PARAM_N_BOUNDS)
+        self.preempted = BucketCounter(PREEMPTION_BOUNDS)
 
 
 @dataclass(slots=True)

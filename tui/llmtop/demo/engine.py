@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from llmtop.demo.blocks import NULL_BLOCKS, BlockPool, block_hashes
 from llmtop.demo.counters import Counters, Effort, Gauges
-from llmtop.demo.profile import Canvas, Profile
+from llmtop.demo.profile import Canvas, MachineProfile
 from llmtop.demo.timing import Curve, StepModel, Work
 
 
@@ -102,7 +102,7 @@ class Step:
 class Engine:
     """One engine of `profile`, `speed` times faster than the profile says."""
 
-    def __init__(self, profile: Profile, speed: float = 1.0) -> None:
+    def __init__(self, profile: MachineProfile, speed: float = 1.0) -> None:
         config = profile.engine
         self.config = config
         self.pool = BlockPool(config.kv_tokens // config.block_size + NULL_BLOCKS, config.block_size)

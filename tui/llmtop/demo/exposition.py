@@ -16,7 +16,7 @@ from prometheus_client import Metric
 from llmtop.demo.blocks import NULL_BLOCKS
 from llmtop.demo.families import HISTOGRAMS, EngineView, Labels, captured, value_of
 from llmtop.demo.http_stats import HttpStats, bucket_rows
-from llmtop.demo.profile import Profile
+from llmtop.demo.profile import MachineProfile
 
 Row = tuple[str, Labels, float]  # suffix of the name, labels, value
 
@@ -45,7 +45,7 @@ class PageOptions:
         return self.clock and not self.multiprocess
 
 
-def page(profile: Profile, engines: Sequence[EngineView], options: PageOptions) -> str:
+def page(profile: MachineProfile, engines: Sequence[EngineView], options: PageOptions) -> str:
     """The whole page; engines not in `engines` are not on it."""
     lines: list[str] = []
     for family in captured():
@@ -54,7 +54,7 @@ def page(profile: Profile, engines: Sequence[EngineView], options: PageOptions) 
     return "\n".join(lines) + "\n"
 
 
-def _told(name: str, profile: Profile, options: PageOptions) -> bool:
+def _told(name: str, profile: MachineProfile, options: PageOptions) -> bool:
     if name.startswith("vllm:diffusion_"):
         return options.log_stats and profile.canvas is not None
     if name.startswith("vllm:"):
@@ -78,7 +78,9 @@ def _head(name: str, kind: str, text: str) -> tuple[str, str]:
     return f"# HELP {name} {text}", f"# TYPE {name} {kind}"
 
 
-def _rows(family: Metric, profile: Profile, engines: Sequence[EngineView], options: PageOptions) -> Iterable[Row]:
+def _rows(
+    family: Metric, profile: MachineProfile, engines: Sequence[EngineView], options: PageOptions
+) -> Iterable[Row]:
     if family.name.startswith("http_"):
         return options.http.rows(family.name)
     if not family.name.startswith("vllm:"):
@@ -94,7 +96,9 @@ def _histogram(name: str, view: EngineView, options: PageOptions) -> Iterable[Ro
     return bucket_rows(labels, getattr(view.engine.counters, HISTOGRAMS[name]))
 
 
-def _scalars(family: Metric, profile: Profile, engines: Sequence[EngineView], options: PageOptions) -> Iterator[Row]:
+def _scalars(
+    family: Metric, profile: MachineProfile, engines: Sequence[EngineView], options: PageOptions
+) -> Iterator[Row]:
     """The rows of a family for every engine that has them; one row for all where no engine is named."""
     of_engine = any("engine" in sample.labels for sample in family.samples)
     config = family.name == "vllm:cache_config_info"
@@ -111,7 +115,7 @@ def _scalars(family: Metric, profile: Profile, engines: Sequence[EngineView], op
             yield "", tuple((labels | {"model_name": options.model}).items()), value_of(family.name, own, view)
 
 
-def _cache_config(profile: Profile, engines: int) -> dict[str, str]:
+def _cache_config(profile: MachineProfile, engines: int) -> dict[str, str]:
     """What of vLLM's CacheConfig is this engine's own; `num_gpu_blocks` is the sum over all, the tokens are one's."""
     config = profile.engine
     return {

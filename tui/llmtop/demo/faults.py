@@ -48,7 +48,7 @@ class FaultError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FaultAnswer:
     """What /metrics answers."""
 
     body: bytes
@@ -88,7 +88,7 @@ class Faults:
         jitter = self._random.uniform(0.0, 0.3) if "late" in self.active else 0.0
         return self.active.get("slow", 0.0) + jitter
 
-    def answer(self, build: Callable[[], str]) -> Answer:
+    def answer(self, build: Callable[[], str]) -> FaultAnswer:
         """The page as /metrics gives it, spoiled by the faults that are on."""
         fixed = next((FIXED[name] for name in self.active if name in FIXED), None)
         if fixed is not None:
@@ -97,16 +97,16 @@ class Faults:
         for name, spoil in _SPOILED.items():
             if name in self.active:
                 body = spoil(body)
-        return Answer(body)
+        return FaultAnswer(body)
 
 
 FIXED = {
-    "html": Answer(b"<!doctype html><html><body><h1>It works!</h1></body></html>", 200, "text/html"),
-    "json": Answer(b'{"status":"ok","metrics":[]}', 200, "application/json"),
-    "http500": Answer(b"Internal Server Error", 500, "text/plain; charset=utf-8"),
-    "http404": Answer(b'{"detail":"Not Found"}', 404, "application/json"),
-    "http401": Answer(b'{"error":"Unauthorized"}', 401, "application/json"),
-    "empty": Answer(b""),
+    "html": FaultAnswer(b"<!doctype html><html><body><h1>It works!</h1></body></html>", 200, "text/html"),
+    "json": FaultAnswer(b'{"status":"ok","metrics":[]}', 200, "application/json"),
+    "http500": FaultAnswer(b"Internal Server Error", 500, "text/plain; charset=utf-8"),
+    "http404": FaultAnswer(b'{"detail":"Not Found"}', 404, "application/json"),
+    "http401": FaultAnswer(b'{"error":"Unauthorized"}', 401, "application/json"),
+    "empty": FaultAnswer(b""),
 }
 
 

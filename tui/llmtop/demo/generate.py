@@ -7,7 +7,7 @@ import time
 from llmtop.demo import openai_api as api
 from llmtop.demo import tokens
 from llmtop.demo.engine import Output
-from llmtop.demo.http import Exchange
+from llmtop.demo.http import ServedExchange
 
 _EVENT_STREAM = "text/event-stream; charset=utf-8"
 
@@ -17,7 +17,7 @@ class Stream:
     leaves the queue.
     """
 
-    def __init__(self, exchange: Exchange, call: api.Call, request_id: str, model: str) -> None:
+    def __init__(self, exchange: ServedExchange, call: api.Call, request_id: str, model: str) -> None:
         self._exchange = exchange
         self._call = call
         self._chunks = api.Chunks(call, request_id, int(time.time()), model)
@@ -37,7 +37,7 @@ class Stream:
 class Whole:
     """Answers once, after the last token."""
 
-    def __init__(self, exchange: Exchange, call: api.Call, request_id: str, model: str) -> None:
+    def __init__(self, exchange: ServedExchange, call: api.Call, request_id: str, model: str) -> None:
         self._exchange = exchange
         self._call = call
         self._id = request_id

@@ -15,11 +15,11 @@ from urllib.parse import parse_qs, unquote
 
 import httptools
 
-Handler = Callable[["Exchange"], None]
+Handler = Callable[["ServedExchange"], None]
 _MAX_BODY = 64 * 1024 * 1024
 
 
-class Exchange:
+class ServedExchange:
     """One request and its answer; answering after the client has gone is a no-op."""
 
     __slots__ = (
@@ -27,7 +27,7 @@ class Exchange:
         "path", "query", "sent", "status", "streaming",
     )  # fmt: skip
 
-    def __init__(self, connection: Connection, method: str, target: str, headers: dict[str, str]) -> None:
+    def __init__(self, connection: PeerConnection, method: str, target: str, headers: dict[str, str]) -> None:
         path, _, query = target.partition("?")
         self.method = method
         self.path = unquote(path)
@@ -39,7 +39,7 @@ class Exchange:
         self.status = 0
         self.sent = 0
         self.on_close: Callable[[], None] | None = None
-        self.on_done: Callable[[Exchange, float], None] | None = None
+        self.on_done: Callable[[ServedExchange, float], None] | None = None
         self.on_gone: Callable[[], None] | None = None
         self._connection = connection
         self._started = time.monotonic()
@@ -107,10 +107,10 @@ class Exchange:
         self._connection.finished(self)
 
 
-class Connection(asyncio.Protocol):
+class PeerConnection(asyncio.Protocol):
     """One client connection; requests that arrive while one is being answered wait their turn."""
 
-    def __init__(self, handler: Handler, connections: set[Connection]) -> None:
+    def __init__(self, handler: Handler, connections: set[PeerConnection]) -> None:
         self._handler = handler
         self._connections = connections
         self._transport: asyncio.Transport | None = None
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self._size = 0
-        self._pending: list[Exchange] = []
+        self._pending: list[ServedExchange] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # not isinstance: uvloop's transports are no subclass of asyncio's
@@ -139,12 +139,12 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._refuse()
 
-    def send(self, exchange: Exchange, data: bytes) -> None:
+    def send(self, exchange: ServedExchange, data: bytes) -> None:
         """Writes for the exchange whose turn it is."""
         if self._transport is not None and self._pending and self._pending[0] is exchange:
             self._transport.write(data)
 
-    def finished(self, exchange: Exchange) -> None:
+    def finished(self, exchange: ServedExchange) -> None:
         """The exchange is answered: the next one's turn."""
         if not self._pending or self._pending[0] is not exchange:
             return
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         method = self._parser.get_method().decode()
-        exchange = Exchange(self, method, self._url.decode("latin-1"), self._headers)
+        exchange = ServedExchange(self, method, self._url.decode("latin-1"), self._headers)
         exchange.body = b"".join(self._body)
         exchange.keep_alive = self._parser.should_keep_alive()
         self._pending.append(exchange)
@@ -205,7 +205,7 @@ class Listener:
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._connections: set[Connection] = set()
+        self._connections: set[PeerConnection] = set()
         self._server: asyncio.Server | None = None
         self._reserved: socket.socket | None = None
         self.port = 0
@@ -222,7 +222,7 @@ class Listener:
         self.port = sock.getsockname()[1]
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self._handler, self._connections), sock=sock, backlog=1024
+            lambda: PeerConnection(self._handler, self._connections), sock=sock, backlog=1024
         )
         return self.port
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from llmtop.demo.counters import Histogram
+from llmtop.demo.counters import BucketCounter
 
 Labels = tuple[tuple[str, str], ...]
 Row = tuple[str, Labels, float]
@@ -21,7 +21,7 @@ _COARSE = (0.1, 0.5, 1.0)
 @dataclass(slots=True)
 class _Handler:
     method: str
-    durations: Histogram = field(default_factory=lambda: Histogram(_COARSE))
+    durations: BucketCounter = field(default_factory=lambda: BucketCounter(_COARSE))
     request_bytes: int = 0
     response_bytes: int = 0
     by_status: dict[str, int] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class _Handler:
 class HttpStats:
     """Requests by handler, status class, size and duration (seconds, to the end of a stream)."""
 
-    fine: Histogram = field(default_factory=lambda: Histogram(_FINE))
+    fine: BucketCounter = field(default_factory=lambda: BucketCounter(_FINE))
     handlers: dict[tuple[str, str], _Handler] = field(default_factory=dict)
 
     def count(
@@ -82,7 +82,7 @@ class HttpStats:
         ]
 
 
-def bucket_rows(labels: Labels, histogram: Histogram) -> list[Row]:
+def bucket_rows(labels: Labels, histogram: BucketCounter) -> list[Row]:
     """The rows of a histogram: every bucket, count and sum."""
     counts = histogram.cumulative()
     rows: list[Row] = [

@@ -8,7 +8,7 @@ server are reset by every reader; here they are the mean of the last finished re
 from __future__ import annotations
 
 from llmtop.demo.engine import Engine
-from llmtop.demo.profile import Profile
+from llmtop.demo.profile import MachineProfile
 
 CONTENT_TYPE = "text/plain; version=0.0.4"
 BUILD = "b11434-simulated"
@@ -54,7 +54,7 @@ def slots(engine: Engine) -> list[dict[str, object]]:
     return answer
 
 
-def props(profile: Profile, model: str) -> dict[str, object]:
+def props(profile: MachineProfile, model: str) -> dict[str, object]:
     """The /props answer."""
     places = profile.engine.max_num_seqs
     settings = {"n_ctx": profile.engine.kv_tokens // places}

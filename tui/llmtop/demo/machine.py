@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llmtop.contract.snapshot import Device, DeviceMemory, DeviceProcess, Host, SourceStatus
-from llmtop.demo.profile import MachineConfig, Profile
+from llmtop.demo.profile import MachineConfig, MachineProfile
 from llmtop.machine.sample import Dip, MachineSample, MemInfo, NodeMem
 
 POLL_S = 0.1
@@ -93,7 +93,7 @@ class _Gpu:
 class Plant:
     """The machine as a pure function of the states it is given: `update` with each, then read."""
 
-    profile: Profile
+    profile: MachineProfile
     gpus: list[_Gpu] = field(default_factory=list)
     state: ServerState | None = None
     servers: tuple[ServerState, ...] = ()
@@ -270,7 +270,7 @@ class SimulatedMachine:
     its own.
     """
 
-    def __init__(self, profile: Profile, *controls: str, speed: float = 1.0) -> None:
+    def __init__(self, profile: MachineProfile, *controls: str, speed: float = 1.0) -> None:
         self._plant = Plant(profile)
         self._plant.update(seconds=0.0)
         self._connections = [http.client.HTTPConnection(urlsplit(url).netloc, timeout=2.0) for url in controls]

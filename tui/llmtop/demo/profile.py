@@ -46,7 +46,7 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class StepTiming:
     """Measured speeds, as points that `timing.StepModel` interpolates.
 
     `prefill`: one or two (prompt tokens, tok/s); `decode_ms`: (sequences, ms of a step); `context_us`: µs a
@@ -115,14 +115,14 @@ class WarmupPhase:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class MachineProfile:
     """One machine with one engine serving one model."""
 
     key: str
     title: str
     model: Model
     engine: EngineConfig
-    timing: Timing
+    timing: StepTiming
     machine: MachineConfig
     warmup: tuple[WarmupPhase, ...] = ()
     canvas: Canvas | None = None
@@ -140,7 +140,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(Path(e.name).stem for e in entries if e.name.endswith(".toml")))
 
 
-def load(name: str) -> Profile:
+def load(name: str) -> MachineProfile:
     """The profile called `name`; raises ProfileError with the known names, or with what is wrong in the
     file.
     """
@@ -150,7 +150,7 @@ def load(name: str) -> Profile:
     return parse(name, text)
 
 
-def parse(key: str, text: str) -> Profile:
+def parse(key: str, text: str) -> MachineProfile:
     """A profile from TOML text; raises ProfileError naming the key that is missing, unknown or of the wrong
     type.
     """
@@ -158,7 +158,7 @@ def parse(key: str, text: str) -> Profile:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ProfileError(f"{key}.toml: {error}") from None
-    profile = _record(Profile, {"key": key, **data}, f"{key}.toml")
+    profile = _record(MachineProfile, {"key": key, **data}, f"{key}.toml")
     _check(profile)
     return profile
 
@@ -211,7 +211,7 @@ def _sequence(args: tuple[Any, ...], raw: object, where: str) -> tuple[Any, ...]
     return tuple(_value(arg, item, where) for arg, item in zip(args, raw, strict=True))
 
 
-def _check(profile: Profile) -> None:
+def _check(profile: MachineProfile) -> None:
     """Refuses what the simulation could not run: an empty curve, or a KV cache too small for one request."""
     where = f"{profile.key}.toml"
     if len(profile.timing.prefill) not in (1, 2):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from llmtop.demo.engine import Engine, Output, Request, Step
-from llmtop.demo.profile import Profile
+from llmtop.demo.profile import MachineProfile
 
 Sink = Callable[[Output], None]
 # A loop that was held up longer than this does not make up for it: the engine was slow, as a real one would be.
@@ -54,7 +54,7 @@ class Runtime:
     loop.
     """
 
-    def __init__(self, profile: Profile, speed: float = 1.0, engines: int = 1) -> None:
+    def __init__(self, profile: MachineProfile, speed: float = 1.0, engines: int = 1) -> None:
         self.profile = profile
         self.speed = speed
         self.slots: list[Slot] = []

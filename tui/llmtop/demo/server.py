@@ -16,9 +16,9 @@ from llmtop.demo.exposition import PageOptions, only_families, page
 from llmtop.demo.families import EngineView
 from llmtop.demo.faults import HOSTILE_MODEL, TEXT, FaultError, Faults
 from llmtop.demo.generate import Stream, Whole
-from llmtop.demo.http import Exchange, Handler, Listener
+from llmtop.demo.http import Handler, Listener, ServedExchange
 from llmtop.demo.http_stats import HttpStats
-from llmtop.demo.profile import Profile
+from llmtop.demo.profile import MachineProfile
 from llmtop.demo.runtime import Runtime
 
 VERSION = "0.32.0"
@@ -40,7 +40,7 @@ class ServerOptions:
 class DemoServer:
     """Serves a profile on a loopback port, with a second, control port for faults and the machine's state."""
 
-    def __init__(self, profile: Profile, options: ServerOptions) -> None:
+    def __init__(self, profile: MachineProfile, options: ServerOptions) -> None:
         self.profile = profile
         self.options = options
         self.runtime = Runtime(profile, options.speed, options.engines)
@@ -55,7 +55,7 @@ class DemoServer:
         self._serial = 0
         self._listener = Listener(self._handle)
         self._control = Listener(self._handle_control)
-        self._held: list[Exchange] = []
+        self._held: list[ServedExchange] = []
         self._visitors = 0
         self._last_visit = float("-inf")
         self.on_visit: Callable[[], None] = lambda: None
@@ -162,7 +162,7 @@ class DemoServer:
 
     # routes
 
-    def _handle(self, exchange: Exchange) -> None:
+    def _handle(self, exchange: ServedExchange) -> None:
         if "hang" in self.faults:
             self._held.append(exchange)
             return
@@ -172,11 +172,11 @@ class DemoServer:
         except api.ApiError as error:
             exchange.json(error.body(), error.status)
 
-    def _count(self, exchange: Exchange, seconds: float) -> None:
+    def _count(self, exchange: ServedExchange, seconds: float) -> None:
         size = len(exchange.body)
         self._http.count(exchange.path, exchange.method, exchange.status, seconds, size, exchange.sent)
 
-    def _route(self, exchange: Exchange) -> None:
+    def _route(self, exchange: ServedExchange) -> None:
         path = exchange.path
         if self._guarded(path) and not self._authorised(exchange):
             exchange.json({"error": "Unauthorized"}, 401)
@@ -209,7 +209,7 @@ class DemoServer:
         else:
             exchange.json({"detail": "Not Found"}, 404)
 
-    def _handle_control(self, exchange: Exchange) -> None:
+    def _handle_control(self, exchange: ServedExchange) -> None:
         try:
             if exchange.path == "/__machine":
                 exchange.json(self.machine_state())
@@ -228,11 +228,11 @@ class DemoServer:
         """vLLM's key guards /v1 only, llama.cpp's also what a monitor reads."""
         return path.startswith("/v1/") or (self._llamacpp and path in ("/metrics", "/slots", "/props"))
 
-    def _authorised(self, exchange: Exchange) -> bool:
+    def _authorised(self, exchange: ServedExchange) -> bool:
         key = self.options.api_key
         return key is None or exchange.headers.get("authorization") == f"Bearer {key}"
 
-    def _fault(self, exchange: Exchange) -> None:
+    def _fault(self, exchange: ServedExchange) -> None:
         data = api.parse_body(exchange.body)
         value = data.get("value")
         try:
@@ -262,22 +262,22 @@ class DemoServer:
 
     # pages
 
-    def _metrics(self, exchange: Exchange) -> None:
+    def _metrics(self, exchange: ServedExchange) -> None:
         delay = self.faults.delay()
         if delay > 0:
             asyncio.get_running_loop().call_later(delay, self._send_page, exchange)
         else:
             self._send_page(exchange)
 
-    def _send_page(self, exchange: Exchange) -> None:
+    def _send_page(self, exchange: ServedExchange) -> None:
         answer = self.faults.answer(self._page)
         extra = (f"process-start-time-unix: {self.started:.0f}",) if self._llamacpp else ()
         exchange.reply(answer.status, answer.body, answer.content_type, extra)
 
-    def _slots(self, exchange: Exchange) -> None:
+    def _slots(self, exchange: ServedExchange) -> None:
         exchange.json(llamacpp.slots(self.runtime.slots[0].engine))
 
-    def _metrics_slash(self, exchange: Exchange) -> None:
+    def _metrics_slash(self, exchange: ServedExchange) -> None:
         wanted = exchange.query.get("name[]")
         text = self._page() if wanted is None else only_families(self._page(), wanted)
         if wanted is not None and len(self.runtime.slots) > 1:
@@ -302,10 +302,10 @@ class DemoServer:
         )
         return page(self.profile, views, options)
 
-    def _health(self, exchange: Exchange) -> None:
+    def _health(self, exchange: ServedExchange) -> None:
         exchange.reply(503 if "unhealthy" in self.faults else 200)
 
-    def _models(self, exchange: Exchange) -> None:
+    def _models(self, exchange: ServedExchange) -> None:
         model = {
             "id": self.model,
             "object": "model",
@@ -317,14 +317,14 @@ class DemoServer:
         }
         exchange.json({"object": "list", "data": [model]})
 
-    def _tokenize(self, exchange: Exchange) -> None:
+    def _tokenize(self, exchange: ServedExchange) -> None:
         data = api.parse_body(exchange.body)
         api.check_model(data, self.model)
         ids = api.chat_tokens(data) if "messages" in data else tokens.encode(str(data.get("prompt", "")))
         longest = self.profile.model.max_model_len
         exchange.json({"count": len(ids), "max_model_len": longest, "tokens": list(ids), "token_strs": None})
 
-    def _detokenize(self, exchange: Exchange) -> None:
+    def _detokenize(self, exchange: ServedExchange) -> None:
         data = api.parse_body(exchange.body)
         api.check_model(data, self.model)
         ids = data.get("tokens")
@@ -338,13 +338,13 @@ class DemoServer:
         self._visitors -= 1
         self._last_visit = time.monotonic()
 
-    def _completions(self, exchange: Exchange) -> None:
+    def _completions(self, exchange: ServedExchange) -> None:
         self._generate(exchange, chat=False)
 
-    def _chat(self, exchange: Exchange) -> None:
+    def _chat(self, exchange: ServedExchange) -> None:
         self._generate(exchange, chat=True)
 
-    def _generate(self, exchange: Exchange, chat: bool) -> None:
+    def _generate(self, exchange: ServedExchange, chat: bool) -> None:
         data = api.parse_body(exchange.body)
         call = api.parse_call(data, self.model, chat, self.profile.model.max_model_len)
         self._serial += 1

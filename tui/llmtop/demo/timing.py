@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from llmtop.demo.profile import Points, Timing
+from llmtop.demo.profile import Points, StepTiming
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class StepModel:
 
     __slots__ = ("_context_s", "_decode_s", "_linear", "_quadratic", "_slow_down", "_speed", "wake_s")
 
-    def __init__(self, timing: Timing, speed: float = 1.0) -> None:
+    def __init__(self, timing: StepTiming, speed: float = 1.0) -> None:
         wake = timing.wake_ms / 1000
         self._linear, self._quadratic = _fit(tuple((n, n / (n / v - wake)) for n, v in timing.prefill))
         self.wake_s = wake / speed

@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Sequence
 from itertools import pairwise
 
 from llmtop.demo.engine import Engine, Output, Request
-from llmtop.demo.profile import Profile
+from llmtop.demo.profile import MachineProfile
 from llmtop.demo.runtime import Ticket
 from llmtop.demo.server import DemoServer
 from llmtop.demo.tokens import VOCABULARY
@@ -138,7 +138,7 @@ def present(second: float) -> float:
     return _PRESENT[-1][1]
 
 
-def contexts(profile: Profile, rng: random.Random) -> list[list[int]]:
+def contexts(profile: MachineProfile, rng: random.Random) -> list[list[int]]:
     """The agents' contexts: together almost what the KV cache holds, or a few more than the engine has places."""
     low, high = (share * profile.model.max_model_len for share in _CONTEXT_SHARES)
     filling = profile.engine.kv_tokens * _FILLING / ((low + high) / 2)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from llmtop.demo import warmup_log as log
-from llmtop.demo.profile import Profile, WarmupPhase
+from llmtop.demo.profile import MachineProfile, WarmupPhase
 from llmtop.demo.server import DemoServer
 
 Write = Callable[[str], None]
@@ -66,14 +66,14 @@ async def _run(server: DemoServer, phase: WarmupPhase, seconds: float, held: int
         await asyncio.sleep(min(_TICK_S, seconds / 20))
 
 
-def grown(profile: Profile, phase: WarmupPhase, done: float) -> int:
+def grown(profile: MachineProfile, phase: WarmupPhase, done: float) -> int:
     """Bytes a phase has added when it is `done` (0..1), its transient peak included."""
     kv = profile.engine.kv_bytes if phase.kv else 0
     peak = phase.peak if _PEAK[0] <= done < _PEAK[1] else 0
     return round(phase.device * done + kv * min(done / _KV_SHARE, 1.0)) + peak
 
 
-def _cache(profile: Profile, phase: WarmupPhase, done: float) -> int:
+def _cache(profile: MachineProfile, phase: WarmupPhase, done: float) -> int:
     """Page cache left by reading the weights: it grows with them and is given back when the KV cache comes."""
     order = [p.phase for p in profile.warmup]
     left = max(p.cache for p in profile.warmup)
@@ -94,7 +94,7 @@ def _progress(server: DemoServer, phase: WarmupPhase, done: float, shown: int, w
     return reached
 
 
-def free_bytes(profile: Profile, held: int) -> int:
+def free_bytes(profile: MachineProfile, held: int) -> int:
     """Device memory that is free for the engine when it holds `held` bytes."""
     machine = profile.machine
     if machine.memory == "unified":
@@ -102,7 +102,7 @@ def free_bytes(profile: Profile, held: int) -> int:
     return machine.hbm_total - machine.hbm_reserved - machine.hbm_other - held
 
 
-def doomed(profile: Profile) -> Profile:
+def doomed(profile: MachineProfile) -> MachineProfile:
     """The profile with a utilisation so high that the KV cache still fits and the CUDA graphs do not."""
     before = sum(p.device for p in profile.warmup if p.phase not in ("graphs", "ready"))
     room = free_bytes(profile, before) - round(profile.machine.graphs * (_CAPTURED + 0.05))

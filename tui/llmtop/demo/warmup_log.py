@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from llmtop.demo.profile import Profile, WarmupPhase
+from llmtop.demo.profile import MachineProfile, WarmupPhase
 
 GRAPHS = 35
 _GIB = 2**30
@@ -22,7 +22,7 @@ def _core(source: str, message: str, level: str = "INFO") -> str:
     return _line("EngineCore", source, message, level)
 
 
-def opening(profile: Profile, phase: WarmupPhase, speed: float, free: int) -> Iterator[str]:
+def opening(profile: MachineProfile, phase: WarmupPhase, speed: float, free: int) -> Iterator[str]:
     """What is logged when a phase begins; `free` is the device memory free then, in bytes."""
     model = profile.model.name
     if phase.phase == "start":
@@ -43,7 +43,7 @@ def opening(profile: Profile, phase: WarmupPhase, speed: float, free: int) -> It
         yield _core("backends.py:1069", f"Dynamo bytecode transform time: {seconds:.2f} s")
 
 
-def _start(profile: Profile) -> Iterator[str]:
+def _start(profile: MachineProfile) -> Iterator[str]:
     engine, model = profile.engine, profile.model
     args = {
         "model_tag": model.name,
@@ -77,7 +77,7 @@ def _clock(seconds: float) -> str:
     return f"{int(seconds) // 60:02d}:{int(seconds) % 60:02d}"
 
 
-def closing(profile: Profile, phase: WarmupPhase, speed: float) -> Iterator[str]:
+def closing(profile: MachineProfile, phase: WarmupPhase, speed: float) -> Iterator[str]:
     """What is logged when a phase ends."""
     seconds = phase.seconds / speed
     if phase.phase == "weights":
@@ -101,7 +101,7 @@ def closing(profile: Profile, phase: WarmupPhase, speed: float) -> Iterator[str]
         yield from _graphs(profile, seconds)
 
 
-def _kv(profile: Profile) -> Iterator[str]:
+def _kv(profile: MachineProfile) -> Iterator[str]:
     engine, longest = profile.engine, profile.model.max_model_len
     yield _core("gpu_worker.py:480", f"Available KV cache memory: {engine.kv_bytes / _GIB:.2f} GiB")
     text = (
@@ -111,7 +111,7 @@ def _kv(profile: Profile) -> Iterator[str]:
     yield _core("kv_cache_utils.py:2327", text)
 
 
-def _graphs(profile: Profile, seconds: float) -> Iterator[str]:
+def _graphs(profile: MachineProfile, seconds: float) -> Iterator[str]:
     size = profile.machine.graphs / _GIB
     text = f"Graph capturing finished in {seconds:.0f} secs, took {size:.2f} GiB"
     yield _core("gpu_model_runner.py:6790", text)
@@ -119,7 +119,7 @@ def _graphs(profile: Profile, seconds: float) -> Iterator[str]:
     yield _core("gpu_worker.py:688", text)
 
 
-def ready(profile: Profile, speed: float, port: int) -> Iterator[str]:
+def ready(profile: MachineProfile, speed: float, port: int) -> Iterator[str]:
     """What is logged when the server is about to listen."""
     machine, share = profile.machine, profile.engine.gpu_memory_utilization
     total = machine.hbm_total or machine.mem_total
@@ -141,7 +141,7 @@ def ready(profile: Profile, speed: float, port: int) -> Iterator[str]:
     yield "INFO:     Application startup complete."
 
 
-def out_of_memory(profile: Profile, free: int) -> Iterator[str]:
+def out_of_memory(profile: MachineProfile, free: int) -> Iterator[str]:
     """The last lines of a start-up that runs out of memory in graph capture."""
     total = (profile.machine.hbm_total or profile.machine.mem_total) / _GIB
     text = (

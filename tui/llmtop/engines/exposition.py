@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from llmtop.engines.page_record import RowKey
 from llmtop.engines.registry import reads
 from llmtop.engines.rows import Rows
-from llmtop.engines.series import Slot, resolve
+from llmtop.engines.series import SampleSlot, resolve
 
 _EXEMPLAR = re.compile(r"\s+#\s+\{.*$")
 _HEAD = re.compile(r'^[^\s{]*\s*(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?')  # name and labels
 _SERIES = re.compile(r'^[^\s{]+(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?$')
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(?=[{ \t])")
 LINE_LIMIT = 1 << 18
-_NOTHING: tuple[Slot, ...] = ()
+_NOTHING: tuple[SampleSlot, ...] = ()
 CACHE_CHARS = 8 * 2**20
 
 
@@ -30,22 +30,22 @@ CACHE_CHARS = 8 * 2**20
 class Parsed:
     """The resolved series of one page, last value of each; `lines` are the sample lines seen."""
 
-    values: Mapping[Slot, float]
+    values: Mapping[SampleSlot, float]
     lines: int
     bad_lines: int
     partial: bool
     openmetrics: bool
-    rows: Mapping[Slot, tuple[RowKey, ...]]
+    rows: Mapping[SampleSlot, tuple[RowKey, ...]]
 
 
 class Exposition:
     """Parses the pages of one server; keeps what it learned of their series."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Slot, ...]] = {}
+        self._known: dict[str, tuple[SampleSlot, ...]] = {}
         self._kept_chars = 0
         self._rows = Rows()
-        self._slots: dict[tuple[str, frozenset[tuple[str, str]]], tuple[Slot, ...]] = {}
+        self._slots: dict[tuple[str, frozenset[tuple[str, str]]], tuple[SampleSlot, ...]] = {}
 
     def parse(self, body: bytes) -> Parsed:
         """All series of a page that an engine of the registry has a signal on; never raises on any body."""
@@ -61,9 +61,9 @@ class Exposition:
         openmetrics = any(x.startswith("# EOF") for x in lines[-2:])
         return Parsed(values, samples + len(values), bad, partial, openmetrics, self._rows.keys(values.keys()))
 
-    def _known_lines(self, lines: list[str]) -> tuple[dict[Slot, float], list[str]]:
+    def _known_lines(self, lines: list[str]) -> tuple[dict[SampleSlot, float], list[str]]:
         """The values of lines whose series text is known, and the lines that need a closer look."""
-        values: dict[Slot, float] = {}
+        values: dict[SampleSlot, float] = {}
         odd: list[str] = []
         known = self._known.get
         for line in lines:
@@ -84,7 +84,7 @@ class Exposition:
                     values[slot] = value
         return values, odd
 
-    def _unknown_line(self, line: str, values: dict[Slot, float]) -> int:
+    def _unknown_line(self, line: str, values: dict[SampleSlot, float]) -> int:
         """Parse one line slowly into `values`; 1 when it is no sample."""
         if len(line) > LINE_LIMIT:
             return 1
@@ -106,14 +106,14 @@ class Exposition:
                 values[slot] = value
         return 0
 
-    def _resolve(self, name: str, labels: Mapping[str, str]) -> tuple[Slot, ...]:
+    def _resolve(self, name: str, labels: Mapping[str, str]) -> tuple[SampleSlot, ...]:
         """The same slots for the same labels in any order."""
         key = (name, frozenset(labels.items()))
         if key not in self._slots:
             self._slots[key] = resolve(name, labels)
         return self._slots[key]
 
-    def _remember(self, series: str, slots: tuple[Slot, ...]) -> None:
+    def _remember(self, series: str, slots: tuple[SampleSlot, ...]) -> None:
         self._known[series] = slots
         self._kept_chars += len(series)
 

@@ -10,7 +10,7 @@ from llmtop.engines.exposition import Parsed
 from llmtop.engines.page_record import MOST_REQUESTS, NO_ENGINE, CacheConfig, Histogram, Page, RowKey, RowSample
 from llmtop.engines.registry import BY_NAME, PROCESS
 from llmtop.engines.registry.entry import AT_END, Kind
-from llmtop.engines.series import Rank, Slot
+from llmtop.engines.series import Rank, SampleSlot
 
 _SLEEP_LEVELS = {"weights_offloaded": 1, "discard_all": 2}
 
@@ -63,7 +63,7 @@ class _Folder:
         self._rows: dict[RowKey, _Row] = {}
         self._lora: tuple[float, str] = (-1.0, "")
 
-    def add(self, slot: Slot, key: RowKey, value: float) -> None:
+    def add(self, slot: SampleSlot, key: RowKey, value: float) -> None:
         kind, signal = slot.source.kind, slot.signal
         if slot.role is not None:
             self._row(key).role = slot.role
@@ -86,7 +86,7 @@ class _Folder:
             if not self._outranked(row, signal, slot.rank):
                 row.unread.add(signal)
 
-    def _add_finite(self, slot: Slot, key: RowKey, signal: str, value: float) -> None:
+    def _add_finite(self, slot: SampleSlot, key: RowKey, signal: str, value: float) -> None:
         kind = slot.source.kind
         if signal == "start_time":
             self.starts.add(value)

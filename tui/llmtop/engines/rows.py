@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from llmtop.engines import registry
 from llmtop.engines.page_record import NO_ENGINE, RowKey
 from llmtop.engines.registry.entry import ROW_GAUGES, EngineEntry, Kind
-from llmtop.engines.series import MODEL, Labels, Slot
+from llmtop.engines.series import MODEL, Labels, SampleSlot
 
 _ORDER = {engine.name: place for place, engine in enumerate(registry.ENGINES)}
 # the names of rows, the best first; whatever else differs comes after these
@@ -22,19 +22,19 @@ class Rows:
     """The rows of one server's pages; remembers which labels have told rows apart, so that names stay."""
 
     def __init__(self) -> None:
-        self._slots: Collection[Slot] = ()
-        self._keys: dict[Slot, tuple[RowKey, ...]] = {}
+        self._slots: Collection[SampleSlot] = ()
+        self._keys: dict[SampleSlot, tuple[RowKey, ...]] = {}
         self._telling: set[str] = set()
         self._naming: list[str] = []
 
-    def keys(self, slots: Collection[Slot]) -> Mapping[Slot, tuple[RowKey, ...]]:
+    def keys(self, slots: Collection[SampleSlot]) -> Mapping[SampleSlot, tuple[RowKey, ...]]:
         """The rows that each series belongs to; a series that is not there is of another engine."""
         if self._slots != slots:
             self._slots = frozenset(slots)
             self._keys = self._assign(slots)
         return self._keys
 
-    def _assign(self, slots: Iterable[Slot]) -> dict[Slot, tuple[RowKey, ...]]:
+    def _assign(self, slots: Iterable[SampleSlot]) -> dict[SampleSlot, tuple[RowKey, ...]]:
         slots = list(slots)
         engine = _spoken(slots)
         if engine is None:
@@ -48,7 +48,7 @@ class Rows:
         keys = {slot: page for slot in slots if slot.engine is registry.PROCESS}
         return {**keys, **{slot: groups.rows_of(slot, names) for slot in own}}
 
-    def _learn(self, slots: list[Slot]) -> None:
+    def _learn(self, slots: list[SampleSlot]) -> None:
         """Take in the labels by which series of one gauge differ."""
         seen: dict[tuple[str, object, str | None, str], set[str]] = {}
         for slot in slots:
@@ -59,7 +59,7 @@ class Rows:
         self._telling |= {key[-1] for key, values in seen.items() if len(values) > 1 and key[-1] != MODEL}
 
 
-def _spoken(slots: list[Slot]) -> EngineEntry | None:
+def _spoken(slots: list[SampleSlot]) -> EngineEntry | None:
     """The engine whose page it is."""
     told: dict[str, tuple[EngineEntry, set[str]]] = {}
     for slot in slots:
@@ -82,7 +82,7 @@ class _Group:
 
 
 class _Groups:
-    def __init__(self, slots: list[Slot], telling: frozenset[str], engine: EngineEntry) -> None:
+    def __init__(self, slots: list[SampleSlot], telling: frozenset[str], engine: EngineEntry) -> None:
         self._telling = telling
         self._always = frozenset(engine.row_labels)
         self._groups: list[_Group] = []
@@ -99,7 +99,7 @@ class _Groups:
                 held = group.filled.get(slot.source.metric, ())
                 group.filled[slot.source.metric] = max(held, self._of(slot), key=len)
 
-    def _of(self, slot: Slot) -> Labels:
+    def _of(self, slot: SampleSlot) -> Labels:
         return tuple(pair for pair in slot.labels if pair[0] in self._telling)
 
     def _fit(self, labels: Labels) -> list[_Group]:
@@ -131,7 +131,7 @@ class _Groups:
         """Whether it is an engine: it has an engine's gauges, or a name of its own, or nobody has gauges."""
         return group.gauged or bool(self._always & group.labels.keys()) or not any(g.gauged for g in self._groups)
 
-    def rows_of(self, slot: Slot, names: Mapping[RowKey, _Group]) -> tuple[RowKey, ...]:
+    def rows_of(self, slot: SampleSlot, names: Mapping[RowKey, _Group]) -> tuple[RowKey, ...]:
         """The rows of a series: one, all that it fits when it only describes, else the page's own."""
         if slot.source.kind in (Kind.LORA, Kind.PAGE):
             return (("", NO_ENGINE),)

@@ -33,7 +33,7 @@ _ROLES = ("engine_type", "role", "disaggregation_mode", "worker_type")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Slot:
+class SampleSlot:
     """A series, resolved once: where its value goes. Compared by identity, so that a series counts once.
 
     `labels` are those that may tell its row from others, the model among them.
@@ -50,13 +50,13 @@ class Slot:
     role: str | None = None
 
 
-def resolve(name: str, labels: Mapping[str, str]) -> tuple[Slot, ...]:
+def resolve(name: str, labels: Mapping[str, str]) -> tuple[SampleSlot, ...]:
     """The slots that one series fills; empty for a series that nothing here reads."""
     found = (_slot(name, engine, source, labels) for engine, source in registry.sources(name, labels))
     return tuple(slot for slot in found if slot)
 
 
-def _slot(name: str, engine: EngineEntry, source: MetricSource, labels: Mapping[str, str]) -> Slot | None:
+def _slot(name: str, engine: EngineEntry, source: MetricSource, labels: Mapping[str, str]) -> SampleSlot | None:
     if source.match and not _matches(source.match, labels):
         return None
     signal, text = source.signal, ""
@@ -80,7 +80,7 @@ def _slot(name: str, engine: EngineEntry, source: MetricSource, labels: Mapping[
         if source.kind is Kind.CONFIG
         else None
     )
-    return Slot(
+    return SampleSlot(
         engine,
         source,
         signal,

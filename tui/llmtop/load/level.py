@@ -37,7 +37,7 @@ class Share:
 
 
 @dataclass(slots=True)
-class Slot:
+class UserSlot:
     """One slot: its connection and what runs on it."""
 
     number: int
@@ -87,7 +87,7 @@ class LevelRun:
         self._prompts, self._api = Prompts(plan, profile), profile.api
         self._asked = self.level.output_len if self._prompts.exact_output else None
         self._numbers = iter(range(share.first, self.level.num_prompts, share.step))
-        self._slots = [Slot(share.first + i * share.step) for i in range(share.slots)]
+        self._slots = [UserSlot(share.first + i * share.step) for i in range(share.slots)]
         self._bodies: dict[int, bytes] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._deadline: float | None = None
@@ -186,7 +186,7 @@ class LevelRun:
             "lanes": [self._slot_state(slot, now) for slot in self._slots],
         }
 
-    def _slot_state(self, slot: Slot, now: float) -> tuple[int, str, int, float]:
+    def _slot_state(self, slot: UserSlot, now: float) -> tuple[int, str, int, float]:
         exchange = slot.exchange
         if exchange is None:
             return slot.number, "idle", 0, 0.0
@@ -221,14 +221,14 @@ class LevelRun:
         late = self._deadline is not None and time.perf_counter() >= self._deadline
         return None if self.stopped or late else next(self._numbers, None)
 
-    async def _user(self, slot: Slot) -> None:
+    async def _user(self, slot: UserSlot) -> None:
         """One user of a closed loop: the next request when the one before has ended."""
         while (number := self._next()) is not None:
             await self._request(slot, number, None, self._take)
 
     async def _schedule(self, t0: float) -> None:
         """An open loop: each request at its time, or as soon after as a slot is free."""
-        free = asyncio.LifoQueue[Slot]()
+        free = asyncio.LifoQueue[UserSlot]()
         for slot in reversed(self._slots):
             free.put_nowait(slot)
         due = arrivals(self.level, self._plan.seed + self._index)
@@ -239,7 +239,7 @@ class LevelRun:
             if self.stopped is None:
                 self._begin(self._scheduled(slot, number, at, free))
 
-    async def _scheduled(self, slot: Slot, number: int, at: float, free: asyncio.LifoQueue[Slot]) -> None:
+    async def _scheduled(self, slot: UserSlot, number: int, at: float, free: asyncio.LifoQueue[UserSlot]) -> None:
         try:
             await self._request(slot, number, at, self._take)
         finally:
@@ -247,7 +247,9 @@ class LevelRun:
 
     # one request
 
-    async def _request(self, slot: Slot, number: int, at: float | None, take: Callable[[RequestRecord], None]) -> None:
+    async def _request(
+        self, slot: UserSlot, number: int, at: float | None, take: Callable[[RequestRecord], None]
+    ) -> None:
         data, retried = self._body(number), False
         while True:
             reused = slot.connection is not None and slot.connection.usable()
@@ -265,7 +267,7 @@ class LevelRun:
         else:
             await connection.settle()
 
-    async def _connected(self, slot: Slot) -> Connection | None:
+    async def _connected(self, slot: UserSlot) -> Connection | None:
         """The slot's connection, opened anew when it is not usable; None when that fails."""
         if slot.connection is not None and slot.connection.usable():
             return slot.connection
@@ -279,7 +281,7 @@ class LevelRun:
         slot.connect_s = time.perf_counter() - began
         return slot.connection
 
-    async def _exchange(self, slot: Slot, connection: Connection, data: bytes) -> Exchange:
+    async def _exchange(self, slot: UserSlot, connection: Connection, data: bytes) -> Exchange:
         exchange = Exchange(Reply(self._api == "chat", self._asked), self.meter, 0.0)
         self.sent += 1
         exchange.start_s = connection.send(data, exchange)
@@ -309,7 +311,7 @@ class LevelRun:
 
     # records
 
-    def _unconnected(self, slot: Slot, number: int, at: float | None) -> RequestRecord:
+    def _unconnected(self, slot: UserSlot, number: int, at: float | None) -> RequestRecord:
         now = time.perf_counter()
         return RequestRecord(
             index=number,
@@ -322,7 +324,9 @@ class LevelRun:
             connect_s=slot.connect_s,
         )
 
-    def _recorded(self, slot: Slot, number: int, at: float | None, exchange: Exchange, retried: bool) -> RequestRecord:
+    def _recorded(
+        self, slot: UserSlot, number: int, at: float | None, exchange: Exchange, retried: bool
+    ) -> RequestRecord:
         reply, times = exchange.reply, exchange.reply.times
         start = exchange.start_s if at is None else at
         connect_s, slot.connect_s = slot.connect_s, None

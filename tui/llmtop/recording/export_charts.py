@@ -46,7 +46,7 @@ class _Bin:
 
 
 @dataclass(slots=True)
-class Series:
+class ChartSeries:
     """One figure over the whole recording."""
 
     name: str
@@ -89,7 +89,7 @@ class Chart:
     """Series on one scale; `text` writes a value, `top` fixes the scale's end."""
 
     title: str
-    series: Sequence[Series]
+    series: Sequence[ChartSeries]
     text: Callable[[float | None], str]
     top: float | None = None
 

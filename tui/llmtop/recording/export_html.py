@@ -12,7 +12,7 @@ from llmtop.contract.snapshot import Device, Finding, Pool, ServerView, Snapshot
 from llmtop.contract.units import UNKNOWN, duration, gib, percent, seconds, si
 from llmtop.load import recorded, table
 from llmtop.load.events import LevelDone
-from llmtop.recording.export_charts import COLUMNS, Axis, Chart, Series, svg
+from llmtop.recording.export_charts import COLUMNS, Axis, Chart, ChartSeries, svg
 from llmtop.recording.read import Recording
 
 STYLE = """
@@ -118,14 +118,14 @@ def _groups(recording: Recording) -> Iterator[tuple[str, list[Chart]]]:
 
 
 def _server_charts(url: str) -> list[Chart]:
-    def of(name: str, fold: str, read: Any) -> Series:
+    def of(name: str, fold: str, read: Any) -> ChartSeries:
         def value(snapshot: Snapshot) -> float | None:
             server = next((server for server in snapshot.servers if server.url == url), None)
             # what a stale server last said is not what it does now
             found: float | None = read(server) if server is not None and server.state.live else None
             return found
 
-        return Series(name, fold, value)  # type: ignore[arg-type]
+        return ChartSeries(name, fold, value)  # type: ignore[arg-type]
 
     return [
         Chart(
@@ -156,17 +156,17 @@ def _pool_chart(name: str, pool: Pool) -> Chart:
         return next((o.headroom_bytes for o in current if o.name + snapshot.beyond(o.node) == name), None)
 
     title = f"{name}: headroom of {gib(pool.total_bytes)} GiB"
-    return Chart(title, [Series("headroom", "min", headroom)], gib, pool.total_bytes)
+    return Chart(title, [ChartSeries("headroom", "min", headroom)], gib, pool.total_bytes)
 
 
 def _device_charts(names: Sequence[str]) -> Iterator[Chart]:
-    def of(name: str, field: str) -> Series:
+    def of(name: str, field: str) -> ChartSeries:
         def value(snapshot: Snapshot) -> float | None:
             current = (device for device in snapshot.devices if snapshot.current(device.node))
             device = next((device for device in current if _device_name(device, snapshot) == name), None)
             return getattr(device, field, None)
 
-        return Series(name, "mean", value)
+        return ChartSeries(name, "mean", value)
 
     for place in range(0, len(names), 4):
         some = names[place : place + 4]

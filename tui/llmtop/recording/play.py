@@ -33,7 +33,7 @@ class Jump:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TapePlace:
     """Where a player is: Unix times, and how it plays."""
 
     time: float
@@ -108,12 +108,12 @@ class Player:
     # as a player
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TapePlace:
         """Where it is now."""
         with self._news:
             recording, here = self._recording, self._here
             playing = self._playing and (self._loop or here + 1 < len(recording))
-            return Place(recording.times[here], recording.start, recording.end, self._speed, playing, self._loop)
+            return TapePlace(recording.times[here], recording.start, recording.end, self._speed, playing, self._loop)
 
     def toggle(self) -> None:
         """Pause or play; at the end, play from the beginning."""

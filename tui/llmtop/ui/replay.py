@@ -18,7 +18,7 @@ from llmtop.load import recorded
 from llmtop.load.counters import ServerCounters
 from llmtop.load.events import Event as LoadEvent
 from llmtop.load.plan import Plan
-from llmtop.recording.play import Jump, Place, Player
+from llmtop.recording.play import Jump, Player, TapePlace
 from llmtop.recording.read import Entry, Recording
 from llmtop.session.history import History
 from llmtop.session.notices import Notices
@@ -168,7 +168,7 @@ class ReplayApp(LlmtopApp):
         place = self.player.place
         return replace(super()._view(), recording=self._place_text(place), paused=not place.playing)
 
-    def _place_text(self, place: Place) -> str:
+    def _place_text(self, place: TapePlace) -> str:
         """`REPLAY 12:03:41 3m12s/10m00s 2x`, on a narrow screen without the lengths."""
         parts = ["REPLAY", time.strftime("%H:%M:%S", time.localtime(place.time))]
         if self.size.width >= NARROW:

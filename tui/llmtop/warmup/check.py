@@ -13,7 +13,7 @@ from llmtop.contract.snapshot import Pool
 from llmtop.machine.headroom import pools
 from llmtop.machine.sample import MachineSample
 from llmtop.warmup.evidence import GIB
-from llmtop.warmup.preflight import Plan
+from llmtop.warmup.preflight import MemoryPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +97,15 @@ def _installed(program: str) -> str | None:
     return versions[0] if versions else None
 
 
-def make_plan(sample: MachineSample, command: Command, procfs: Path, cgroup: Path) -> Plan:
+def make_plan(sample: MachineSample, command: Command, procfs: Path, cgroup: Path) -> MemoryPlan:
     """The plan for the fullest GPU, or for unified memory, or for the host's memory on a machine without a GPU."""
     pool = _pool(pools(sample))
     if pool is None:
-        return Plan(version=command.version, utilization=command.utilization, ray=command.ray)
+        return MemoryPlan(version=command.version, utilization=command.utilization, ray=command.ray)
     unified = pool.kind == "unified"
     total, free = _gib(pool.total_bytes), _gib(pool.cuda_free_bytes if unified else pool.headroom_bytes)
     kv = command.kv_cache_memory_bytes
-    return Plan(
+    return MemoryPlan(
         unified=unified,
         host_ram=pool.kind == "ram",
         version=command.version,

@@ -22,7 +22,7 @@ EXIT_CODES: dict[Outcome, int] = {"start": 0, "refused": 1, "risky": 3}
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MemoryPlan:
     """What would be started, and the pool it would start in (GiB); None where it is not known."""
 
     unified: bool = False
@@ -57,7 +57,7 @@ class Preflight:
         return EXIT_CODES[self.outcome]
 
 
-def preflight(plan: Plan, reserve_gib: float | None = None) -> Preflight:
+def preflight(plan: MemoryPlan, reserve_gib: float | None = None) -> Preflight:
     """Judge a plan by the rule of its version; an unknown version is judged as the newest."""
     version = parse_version(plan.version)
     reserve = default_reserve(plan.unified) if reserve_gib is None else reserve_gib
@@ -82,7 +82,7 @@ def preflight(plan: Plan, reserve_gib: float | None = None) -> Preflight:
     return Preflight("start", f"will start: {left:.1f} GiB stay free", lines, warnings, utilization)
 
 
-def _counted(plan: Plan, version: Version | None) -> tuple[float | None, str]:
+def _counted(plan: MemoryPlan, version: Version | None) -> tuple[float | None, str]:
     if plan.unified and (version is None or version >= _AVAILABLE_FROM):
         return plan.available_gib, "available (MemAvailable)"
     if plan.host_ram:
@@ -90,7 +90,7 @@ def _counted(plan: Plan, version: Version | None) -> tuple[float | None, str]:
     return plan.free_gib, "free (cudaMemGetInfo, = MemFree here)" if plan.unified else "free (cudaMemGetInfo)"
 
 
-def _risks(plan: Plan, wanted: float, left: float, reserve: float) -> list[str]:
+def _risks(plan: MemoryPlan, wanted: float, left: float, reserve: float) -> list[str]:
     risks: list[str] = []
     if left < 0:
         risks.append(f"this version does not check, and {-left:.1f} GiB are missing: it will run out of memory")
@@ -104,7 +104,7 @@ def _risks(plan: Plan, wanted: float, left: float, reserve: float) -> list[str]:
     return risks
 
 
-def _warnings(plan: Plan, version: Version | None, utilization: float | None) -> tuple[str, ...]:
+def _warnings(plan: MemoryPlan, version: Version | None, utilization: float | None) -> tuple[str, ...]:
     out: list[str] = []
     if version is None:
         out.append("the version is not known: judged by the rule of the newest")
