@@ -53,6 +53,16 @@ WRAPS: dict[str, Callable[[str], str]] = {
     "json": lambda line: as_json("m", line),
     "json in json": lambda line: json.dumps({"log": as_json("event", line), "stream": "stdout"}),
     "json behind a prefix": lambda line: "2026-08-21T07:45:43Z stdout F " + as_json("text", line),
+    "quotes": lambda line: f'"2026-08-21T07:45:43Z","vllm-0","{line}"',
+    "ruby hashes": lambda line: f'[7] kube.var.log: [[1.5, {{}}], {{"log"=>"{line}", "stream"=>"stdout"}}]',
+    "labels behind": lambda line: f"{line}  pod=vllm-0 node=a",
+    "json behind": lambda line: line + ' {"pod":"vllm-0","node":"a"}',
+    "json lists": lambda line: json.dumps({"logs": [{"records": [{"body": {"value": line}, "sev": "info"}]}]}),
+    "journal, json": lambda line: json.dumps({"_PID": "812", "MESSAGE": line, "_CMDLINE": "/usr/bin/vllm serve org/m"}),
+    "journal, unix time": lambda line: f"1787298343.123456 spark-a vllm[812]: {line}",
+    "structured": lambda line: f'time=2026-08-21T07:45:43Z level=INFO msg="child output" line={json.dumps(line)}',
+    "the same head": lambda line: f"[2026-08-21 07:45:43] {line}",
+    "another clock": lambda line: f"2026-08-21 09:45:43.123 | INFO     | runner:pump:12 - {line}",
     "logfmt": lambda line: f"time=2026-08-21T07:45:43Z level=info msg={json.dumps(line)}",
 }
 
@@ -112,6 +122,16 @@ def test_a_json_logger_gives_times_and_its_traceback() -> None:
         ),
         (["a.cu(12): error: identifier x is undefined", "1 error detected in the compilation"], "a.cu(12): error: "),
         (["x.cpp:1:5: fatal error: Python.h: No such file", "compilation terminated."], "x.cpp:1:5: fatal error: Py"),
+        (
+            [
+                "ptxas /t.ptx, line 5; error   : Feature '.e2m1x2' not supported",
+                "ptxas fatal   : Ptx assembly aborted due to",
+            ],
+            "ptxas /t.ptx, line 5; error   : Feature '.e2m1x2' not supported",
+        ),
+        (["terminate called", "  what():  [cutlass] arch conditional MMA instruction"], "what():  [cutlass] arch"),
+        (["Last error:", "Call to ibv_modify_qp failed with 19"], "Last error: Call to ibv_modify_qp failed with 19"),
+        (["sh: 1: cicc: not found"], "sh: 1: cicc: not found"),
         (["CMake Error at CMakeLists.txt:12 (find_package):", "  Could not find CUDA"], "CMake Error at CMakeLists"),
     ],
 )
@@ -126,6 +146,64 @@ def test_what_a_tool_said_last_is_why(lines: list[str], said: str, place: str) -
     assert s.failure is not None
     assert (s.failure.said or "").startswith(said)
     assert s.failure.cause.startswith("InductorError: codegen: exit status 1: ")
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        (["    assert self.experts % ep == 0", "AssertionError"], "AssertionError: assert self.experts % ep == 0"),
+        (["triton.runtime.errors.OutOfResources: out of resource: shared memory"], "triton.runtime.errors.OutOfRes"),
+        (
+            ["  | ExceptionGroup: errors (1 sub)", "    | Traceback (most recent call last):", "    | OSError: x"],
+            "OSError: x",
+        ),
+        (
+            ["huggingface_hub.errors.GatedRepoError: 403 Client Error. (id)", "", "Access to model m is restricted."],
+            "huggingface_hub.errors.GatedRepoError: 403 Client Error. (id): Access to model m is restricted.",
+        ),
+    ],
+)
+def test_the_exception_says_why_whatever_its_form(lines: list[str], cause: str) -> None:
+    s = read_log([*BARE[:6], *(ERROR + line for line in lines), BARE[-1]])
+    assert s.failure is not None
+    assert s.failure.cause.startswith(cause)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "kind"),
+    [
+        ("bash: line 1: vllm: command not found", 127, "error"),
+        ("exec /usr/bin/python3: exec format error", 255, "error"),
+        ("docker: Error response from daemon: could not select device driver", 125, "error"),
+        ("/usr/bin/python3: No module named vllm", 1, "error"),
+        ("  what():  CUDA driver error: invalid argument", 134, "error"),
+        ("Fatal Python error: Segmentation fault", -11, "error"),
+        ("Memory cgroup out of memory: Killed process 396 (VLLM::EngineCor)", 137, "oom_killed"),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=12.0.", 137, "oom_killed"),
+        ("Out of memory: Killed process 12 (firefox)", 137, "killed"),
+    ],
+)
+def test_who_was_to_start_it_says_why_it_ended(line: str, code: int, kind: str) -> None:
+    for before in ([], BARE[:4]):
+        failure = read_log([*before, line], code).failure
+        assert failure is not None
+        assert (failure.kind, line.strip() in failure.cause) == (kind, kind != "killed")
+
+
+def test_nobody_guesses_who_killed_it() -> None:
+    killed = read_log(BARE[:4], 137)
+    text = make_report(killed, evidence(killed)).advice.text
+    assert text == "who killed it is not known"
+    s = read_log([*BARE[:4], "Memory cgroup out of memory: Killed process 396 (VLLM::EngineCor)"], 137)
+    assert "memory ran out" in make_report(s, evidence(s)).advice.text
+
+
+def test_out_of_memory_says_how_much_was_wanted() -> None:
+    oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.25 GiB. GPU 0 has a total capacity of 22.0 "
+    s = read_log([*BARE[:6], f"{ERROR}{oom}GiB of which 4.11 GiB is free."])
+    assert make_report(s, evidence(s)).verdict == (
+        "failed in the profile run: torch.OutOfMemoryError: CUDA out of memory: 9.25 GiB wanted, 4.11 GiB free"
+    )
 
 
 def test_a_watchdog_names_collective_ranks_and_seconds() -> None:
@@ -179,8 +257,11 @@ def test_sglang_out_of_memory_in_graph_capture() -> None:
 
 def test_a_log_of_another_program_has_no_phase() -> None:
     s = read_log(["llama_model_loader: loaded meta data with 30 key-value pairs", "main: loading model"])
-    assert (s.phase, s.foreign) == (None, "llama.cpp")
+    assert (s.phase, s.phases, s.foreign) == (None, (), "llama.cpp")
     assert "log of llama.cpp" in make_report(s, evidence(s)).verdict
+    s = read_log(["2026-08-21 07:36:02,123 - lmdeploy - INFO - x", "INFO:     Application startup complete."])
+    assert (s.state, s.phases, s.foreign) == ("ready", (), "LMDeploy")
+    assert read_log(["10.0.0.1 - - [21/Aug/2026:07:36:02 +0000] GET /"]).phases == ()
 
 
 def test_a_server_told_to_end_right_after_it_was_ready_is_not_ready() -> None:
@@ -188,7 +269,32 @@ def test_a_server_told_to_end_right_after_it_was_ready_is_not_ready() -> None:
     down = "(APIServer pid=380) INFO 08-21 07:38:04 [launcher.py:1] Shutting down FastAPI HTTP server."
     assert read_log([*BARE[:4], up]).state == "ready"
     s = read_log([*BARE[:4], up, down])
-    assert (s.state, s.served_s) == ("stopped", 4.0)
+    assert (s.state, s.served_s, s.ended_by) == ("stopped", 4.0, "Shutting down FastAPI HTTP server.")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Aug 21 07:38:05 spark-a systemd[1]: Stopping vllm.service - vLLM...",
+        "vllm.service: Main process exited, code=killed, status=15/TERM",
+        'sending SIGTERM to process 812 uid 1000 "VLLM::EngineCor": badness 900',
+        "/start.sh: line 3:   812 Killed                  vllm serve x",
+        "Memory cgroup out of memory: Killed process 396 (VLLM::EngineCor)",
+        ERROR + "EngineCore encountered a fatal error.",
+        "(APIServer pid=380) INFO 08-21 07:38:05 [launcher.py:1] Received signal 15, shutting down",
+    ],
+)
+def test_however_it_ended_it_is_not_up(line: str) -> None:
+    up = "(APIServer pid=380) INFO 08-21 07:38:00 [x.py:1] Application startup complete."
+    s = read_log([*BARE[:4], up, line])
+    assert s.state == "stopped"
+    assert ", ended" in make_report(s, evidence(s)).verdict
+
+
+@pytest.mark.parametrize("line", ['INFO:     1.2.3.4:1 - "POST /v1 HTTP/1.1" 200 OK', ERROR + "Error in preprocessing"])
+def test_a_request_is_no_end(line: str) -> None:
+    up = "(APIServer pid=380) INFO 08-21 07:38:00 [x.py:1] Application startup complete."
+    assert read_log([*BARE[:4], up, line]).state == "ready"
 
 
 def test_ctrl_c_is_no_failure_and_sigterm_from_elsewhere_is() -> None:

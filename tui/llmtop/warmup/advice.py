@@ -379,21 +379,16 @@ def _ray_oom(case: _Case) -> Advice:
 
 
 def _killed(case: _Case) -> Advice:
-    margin = case.failure.margin_bytes
+    """Without a word of the kernel nobody knows who killed it: how much was left is all there is to say."""
+    margin, kernel = case.failure.margin_bytes, case.failure.kind == "oom_killed"
     lines = () if margin is None else (f"{margin / 2**30:.2f} GiB were left when it died",)
-    changes = [
-        "lower --gpu-memory-utilization",
-        "look for the kill in the kernel log: dmesg | grep -i 'killed process'",
-    ]
-    if case.e.unified:
-        changes.append("a container's --memory limit does not bound GPU allocations; leave the reserve free instead")
-    return Advice(
-        "killed from outside, most likely for lack of host memory: leave more memory free",
-        lines,
-        "low",
-        "signal 9 carries no reason",
-        changes=tuple(changes),
-    )
+    lower = "lower --gpu-memory-utilization"
+    look = "look for the kill in the kernel log: dmesg | grep -i 'killed process'"
+    limit = "a container's --memory limit does not bound GPU allocations; leave the reserve free instead"
+    changes = (lower if kernel else look, *((limit,) if case.e.unified and kernel else ()))
+    if kernel:
+        return Advice("the host's memory ran out: leave more of it free", lines, "high", "it was told", changes=changes)
+    return Advice("who killed it is not known", lines, "low", "a signal carries no reason", changes=changes)
 
 
 def _round_up(value: float, step: float = 0.01) -> float:
@@ -409,6 +404,7 @@ _RULES: dict[str, Callable[[_Case], Advice]] = {
     "out_of_memory": _out_of_memory,
     "ray_oom": _ray_oom,
     "killed": _killed,
+    "oom_killed": _killed,
 }
 
 # The numbers without which there is nothing to compute.

@@ -102,6 +102,12 @@ _KNOWN: tuple[_Known, ...] = (
         r"(?:CUDA|HIP) error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation",
         2,
     ),
+    _known(
+        "oom_killed",
+        None,
+        r"(?i)(?:out of memory: |oom-kill:.*)killed process \d+ \((?:vllm|python|ray|sglang|enginecore)|"
+        r"detected \d+ oom[_-]kill|\boom-?killed\b",
+    ),
     _known("deep_gemm", None, r"Unknown SF transformation"),
     _known("no_kv", "kv", r"Not enough memory\. Please try to increase --mem-fraction-static"),
     _known(
@@ -117,6 +123,8 @@ _KNOWN: tuple[_Known, ...] = (
         1,
     ),
 )
+# what a process that was killed by a signal of its own undoing ends with
+_ABORTS = frozenset({*range(-11, -3), *range(132, 140)} - {-9, 137})
 _EXCEPTION_RANK = 3
 _INNER_RANK = 4
 _DIED_RANK = 5
@@ -134,7 +142,8 @@ _DIED = re.compile(
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r'File "[^"]*", line \d+, in (\w+)')
 _EXCEPTION = re.compile(
-    r"^(?P<name>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Exceeded)|Exception))"
+    r"^(?P<name>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Exceeded)|Exception)|"
+    r"(?:[A-Za-z_]\w*\.)+[A-Z][a-z]+[A-Z]\w*)"
     r"(?:: (?P<text>.*))?$"
 )
 _RAISE = re.compile(r"^raise (?P<name>[\w.]+)\(\s*f?[\"'](?P<text>.*?)[\"']?\s*\)?$")
@@ -145,18 +154,25 @@ _COLLECTIVE = re.compile(r"OpType=(\w+)")
 _TOOL = re.compile(
     r"^\s*(?:\S{1,200}\s){0,5}?(?:fatal|error|LLVM ERROR)(?:\s+[A-Z]{0,6}\d+|\[\w+\])?\s*:\s*\S|"
     r"^\s*(?:\S*/)?(?:ld|lld|gold|mold)(?:\.\w+)?: |"
-    r"^\s*CMake Error\b|^\s*\S{1,300}: (?:fatal )?error: |: undefined reference to |^\s*(?:Fatal|FATAL|ERROR): \S",
+    r"^\s*CMake Error\b|^\s*\S{1,300}: (?:fatal )?error: |: undefined reference to |^\s*(?:Fatal|FATAL|ERROR): \S|"
+    # libraries and shells
+    r"^\s*what\(\): |^(?:Last error:|thread '.{0,80}' panicked at .*:$) \S|"
+    r"^(?:Access to model|Cannot access|Repository Not Found|Revision Not Found|Invalid username) |"
+    r"^(?:docker|podman|Error): (?:Error|[Uu]nable|short-name)|: No module named |"
+    r"^\S+: (?:.*: )?(?:command not found|not found|[Pp]ermission denied|exec format error)$|"
+    r"^exec \S+: |\[Errno \d+\] .*address",
 )
 # that it has failed, and not why
 _TOOL_SUMMARY = re.compile(
     r"ld returned \d|linker command failed|build stopped|subcommand failed|command '.{0,200}' failed|exited? with|"
-    r"exit (?:code|status)|errors? (?:detected|generated)|compilation terminated|configuring incomplete|warning:|"
-    r"metadata-generation-failed|subprocess-exited"
+    r"exit (?:code|status)|errors? (?:detected|generated)|compilation terminated|configuring incomplete|"
+    r"aborted due to|warning:|metadata-generation-failed|subprocess-exited"
 )
 # exceptions that tell that a tool has failed
 _OF_A_TOOL = re.compile(
     r"(?i)exit (?:status|code)|compil|\bbuild|ninja|cmake|CalledProcess|nvcc|ptxas|triton|inductor|linker|codegen"
 )
+_TELL_NEXT = ("CMake Error", "Last error", "thread '")
 _UNITS = {
     "GiB": 1.0,
     "GB": 1.0,
@@ -193,6 +209,7 @@ class _Trace:
 
     frames: list[str] = field(default_factory=list)
     open: bool = False
+    source: str = ""  # the last line that was no frame
 
 
 class FailureFinder:
@@ -207,7 +224,8 @@ class FailureFinder:
         self._waits_for_detail = False
         self._speaks: _Trace | None = None  # whose exception goes on in the lines that follow
         self._tool: str | None = None  # what a tool said last, outside of an exception
-        self._cmake = ""  # cmake says where on one line, and what on the next
+        self._head = ""  # of a tool that says where on one line, and what on the next
+        self._text = ""  # the last line
         self._last: _Trace | None = None
         self._ranks: set[int] = set()
         self._notices: deque[str] = deque(maxlen=5)
@@ -224,9 +242,10 @@ class FailureFinder:
 
     def feed(self, line: LogLine, phase: PhaseName | None) -> None:
         """Look at one line; `phase` is the one that was running."""
-        text = line.text.strip()
+        text = line.text.strip().lstrip("| ")  # bars: a group of exceptions
         if not text:
             return
+        self._text = text
         trace = self._trace(line)
         if self._detail(text) or self._in_trace(text, trace) or _HARMLESS.search(text):
             return
@@ -249,9 +268,9 @@ class FailureFinder:
 
     def _tool_speaks(self, text: str, trace: _Trace) -> None:
         """Keep what a tool says: as a part of the exception that is going on, or for one that comes next."""
-        whole = f"{self._cmake} {text}" if self._cmake else text
-        self._cmake = text if text.startswith("CMake Error") and text.endswith(":") else ""
-        if self._cmake or _TOOL.search(whole) is None or _TOOL_SUMMARY.search(whole) is not None:
+        whole = f"{self._head} {text}" if self._head else text
+        self._head = text if text.endswith(":") and text.startswith(_TELL_NEXT) else ""
+        if self._head or _TOOL.search(whole) is None or _TOOL_SUMMARY.search(whole) is not None:
             return
         said = mask(whole)[:_MAX_CAUSE]
         if self._speaks is trace and self.found is not None:
@@ -263,8 +282,10 @@ class FailureFinder:
         """The log or the process has ended before the server was up: settle what is known."""
         if self.found is None and exit_code is not None:
             ended = _ended(phase, exit_code)
-            if ended.kind == "exit" and self._tool is not None:
-                ended = replace(ended, cause=f"{ended.cause}: {self._tool}", said=self._tool, kind="error")
+            mute = phase is None and ended.kind == "exit"  # no engine has spoken: whoever was to start it has
+            said = self._tool or (mask(self._text)[:_MAX_CAUSE] if mute else None)
+            if said and (ended.kind == "exit" or exit_code in _ABORTS):
+                ended = replace(ended, cause=f"exit code {exit_code}: {said}", said=said, kind="error")
             self._offer(ended, _DIED_RANK)
         if self.found is None and kv_gib is not None and kv_gib <= 0:
             cause = f"Available KV cache memory: {kv_gib:g} GiB: the budget leaves nothing for the KV cache"
@@ -292,6 +313,8 @@ class FailureFinder:
         frame = _FRAME.search(text)
         if frame is not None and trace.open:
             trace.frames.append(frame[1])
+        elif trace.open and _EXCEPTION.match(text) is None:
+            trace.source = text
         return frame is not None
 
     def _recognise(self, text: str, trace: _Trace, phase: PhaseName | None) -> bool:
@@ -350,6 +373,8 @@ class FailureFinder:
         if match["name"] == "KeyboardInterrupt":
             self._offer(StartFailure(_phase(trace, phase), "stopped by Ctrl+C", {}, "stopped"), _EXCEPTION_RANK)
             return
+        if not match["text"] and trace.source:  # it says nothing of itself: the line that raised it does
+            text = f"{text.rstrip(':')}: {trace.source}"
         if self._offer(StartFailure(_phase(trace, phase), mask(text)[:_MAX_CAUSE], _named(text)), _EXCEPTION_RANK):
             self._waits_for_detail = "validation error" in text
             self._speaks = trace

@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TypeAlias
 
-from llmtop.warmup.log_line import Stamp, stamp_in
+from llmtop.warmup.stamp import Stamp, stamp_in
 
-_DEPTH = 4
+_DEPTH = 8
 _MOST_FIELDS = 200
 _LONGEST_TIME = 40
 _MOST_LINES = 400  # of a traceback
@@ -23,7 +24,7 @@ _MESSAGES = ("message", "msg", "log", "text", "event", "body", "line", "textpayl
 _TRACES = ("exc_info", "exc_text", "exception", "stack", "stack_trace", "stacktrace", "traceback", "full_message")
 _TIMES = ("time", "ts", "timestamp", "asctime", "date", "created", "at", "realtime")
 _TRACEBACK = "Traceback (most recent call last)"
-_LOGFMT = re.compile(r'(?:^|\s)(?:msg|message|event)="((?:[^"\\]|\\.)*+)"')
+_PAIR = re.compile(r'(?<!\S)(?P<name>[\w.@-]{1,64}+)=(?:"(?P<quoted>(?:[^"\\]|\\.)*+)"|(?P<bare>[^\s"]++))')
 _LEVEL = re.compile(r"(?:^|\s)(?:level|lvl|severity)=")
 
 Value: TypeAlias = "str | int | float | bool | list[Value] | dict[str, Value] | None"
@@ -43,15 +44,13 @@ class Fields:
 def fields_in(text: str, key: str | None, begins: Callable[[str], bool]) -> Fields | None:
     """Read a line of fields; None when it is none. `key`: where earlier messages were; `begins` knows a message."""
     data = _json(text)
-    if data is None:
-        return _logfmt(text)
-    flat = [(name, value) for name, value in _flat(data)][:_MOST_FIELDS]
+    flat = _pairs(text) if data is None else list(islice(_flat(data), _MOST_FIELDS))
     texts = [(name, value) for name, value in flat if isinstance(value, str) and value.strip()]
     found = _message(texts, key, begins)
     if found is None:
         return None
     name, message = found
-    traces = [value for other, value in texts if other != name and _is_trace(other, value)] or _structured(data)
+    traces = [value for other, value in texts if other != name and _is_trace(other, value)] or _structured(data or {})
     inner = fields_in(message, key, begins) if message.lstrip().startswith("{") else None
     if inner is not None:
         return replace(inner, stamp=inner.stamp or _time(flat))
@@ -73,17 +72,33 @@ def _json(text: str) -> dict[str, Value] | None:
 
 
 def _flat(data: dict[str, Value]) -> Iterator[tuple[str, Value]]:
-    """Field names and values, those of the outermost object first; what is deeper than four objects is left out."""
+    """Field names and values, those of the outermost object first; what is deeper than eight objects is left out."""
     level: list[dict[str, Value]] = [data]
     for _ in range(_DEPTH):
         deeper: list[dict[str, Value]] = []
-        for fields in level:
+        for fields in level[:_MOST_FIELDS]:
             for name, value in fields.items():
-                if isinstance(value, dict):
-                    deeper.append(value)
-                else:
+                inner = value if isinstance(value, list) else [value]
+                objects = [item for item in inner if isinstance(item, dict)]
+                deeper += objects
+                if not objects:
                     yield name, _bytes(value)
         level = deeper
+
+
+def _pairs(text: str) -> list[tuple[str, Value]]:
+    """The fields of `level=info msg="…"`, when a line is one."""
+    if _LEVEL.search(text) is None:
+        return []
+    pairs = islice(_PAIR.finditer(text), _MOST_FIELDS)
+    return [(pair["name"], pair["bare"] or _unquoted(pair["quoted"] or "")) for pair in pairs]
+
+
+def _unquoted(text: str) -> str:
+    try:
+        return str(json.loads(f'"{text}"'))
+    except ValueError:
+        return text
 
 
 def _bytes(value: Value) -> Value:
@@ -108,7 +123,7 @@ def _message(texts: list[tuple[str, str]], key: str | None, begins: Callable[[st
 
 
 def _is_trace(name: str, value: str) -> bool:
-    return _TRACEBACK in value or name.lower() in _TRACES
+    return (_TRACEBACK in value and "\n" in value.strip()) or name.lower() in _TRACES
 
 
 def _structured(data: dict[str, Value]) -> list[str]:
@@ -160,14 +175,3 @@ def _epoch(value: Value) -> Stamp | None:
     moment = datetime.fromtimestamp(seconds, UTC)
     second = moment.hour * 3600 + moment.minute * 60 + moment.second + moment.microsecond / 1e6
     return Stamp(moment.month, moment.day, second, moment.year, whole=False)
-
-
-def _logfmt(text: str) -> Fields | None:
-    match = _LOGFMT.search(text)
-    if match is None or _LEVEL.search(text) is None:
-        return None
-    try:
-        message = json.loads(f'"{match[1]}"')
-    except ValueError:
-        message = match[1]
-    return Fields(tuple(str(message).splitlines()) or ("",), None, None, None, stamp_in(text[: match.start()]))

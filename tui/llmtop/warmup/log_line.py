@@ -2,15 +2,18 @@
 
 Nobody can list everything that forwards logs, so the wrapping is learnt from the lines themselves: where the engine's
 own head, or words it is known to begin with, stand behind something else, that something has a shape (digits, times,
-levels and names may differ), and the same shape is then taken off lines that have no head of their own.
+levels and names may differ), and the same shape is then taken off lines that have no head of their own. What is put
+behind a line is learnt in the same way.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+
+from llmtop.warmup.log_fields import fields_in
+from llmtop.warmup.stamp import CLOCK, DATE, MONTHS, Stamp, stamp_in, stamp_of
 
 MAX_LINE = 65_536
 MAX_TEXT = 8192  # of a line that is no JSON: no message of a start-up is longer, and patterns cost time
@@ -23,27 +26,6 @@ _ANSI = re.compile(
     r"|\^?\[\d{1,2}(?:;\d{1,3})*m"
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """A log time; vLLM's own has no year and a resolution of one second (`whole`)."""
-
-    month: int
-    day: int
-    second: float  # of the day
-    year: int | None = None
-    whole: bool = True
-
-    def unix(self, near: float) -> float | None:
-        """The Unix time it means on this machine, or in UTC as containers have it: whichever is nearer to `near`."""
-        base = datetime.fromtimestamp(near, UTC)
-        try:
-            day = datetime(self.year or base.year, self.month, self.day)
-        except ValueError:
-            return None
-        moment = day + timedelta(seconds=self.second)
-        return min((moment.timestamp(), moment.replace(tzinfo=UTC).timestamp()), key=lambda at: abs(at - near))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +43,17 @@ class LogLine:
     outer: Stamp | None = None
 
 
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_CLOCK = r"(?P<h>[01]\d|2[0-3]):(?P<m>[0-5]\d):(?P<s>[0-6]\d(?:[.,]\d+)?)"
-_DATE = r"(?P<y>\d{4})[-/](?P<mo>\d\d)[-/](?P<d>\d\d)"
-_TIME = re.compile(
-    rf"{_DATE}[T ]{_CLOCK}|\b(?P<name>{'|'.join(_MONTHS)}) +(?P<day>\d\d?) {_CLOCK.replace('?P<', '?P<b_')}"
-)
 _PROCESS = re.compile(
     r"\((?P<name>[A-Za-z][\w:.-]*)?(?:,? ?rank=\d+)?(?:,? ?pid=(?P<pid>\d+))?(?:, ip=[\w.:]+)?\)(?:\s+|$)"
 )
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
 _LEVELS = "DEBUG|INFO|WARNING|ERROR|CRITICAL"
 _HEADER = re.compile(
-    rf"(?<!\w)(?P<level>{_LEVELS}) (?:(?P<y>\d{{4}})-)?(?P<mo>\d\d)-(?P<d>\d\d) {_CLOCK} \[?[\w./-]+\.py:\d+\] ?"
+    rf"(?<!\w)(?P<level>{_LEVELS}) (?:(?P<y>\d{{4}})-)?(?P<mo>\d\d)-(?P<d>\d\d) {CLOCK} \[?[\w./-]+\.py:\d+\] ?"
 )
-_SGLANG = re.compile(rf"(?<!\w)\[{_DATE} {_CLOCK}(?P<process>(?: [A-Z]{{2,4}}\d+)*)\] ?")
-_ISO = re.compile(rf"^{_DATE}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\s+(?:- )?")
-_GLOG = re.compile(rf"^(?:\[rank\d+\]:)?\[?[IWEF](?P<mo>\d\d)(?P<d>\d\d) {_CLOCK}\s+(?:\d+\s+)?")
+_SGLANG = re.compile(rf"(?<!\w)\[{DATE} {CLOCK}(?P<process>(?: [A-Z]{{2,4}}\d+)*)\] ?")
+_ISO = re.compile(rf"^{DATE}[T ]{CLOCK}(?:Z|[+-]\d\d:?\d\d)?\s+(?:- )?")
+_GLOG = re.compile(rf"^(?:\[rank\d+\]:)?\[?[IWEF](?P<mo>\d\d)(?P<d>\d\d) {CLOCK}\s+(?:\d+\s+)?")
 # Wrappings that every one of some tool's lines has, also those before the first line that says more.
 _WRAPS = tuple(
     re.compile(p)
@@ -99,9 +75,17 @@ _BEGINNINGS = re.compile(
     r"INFO:     (?:Started server|Waiting for application|Application startup)|Traceback \(most recent call last\):|"
     r"server_args=ServerArgs\(|Load weight (?:begin|end)\.|KV Cache is allocated\.|Capture cuda graph )"
 )
+# Words an engine ends a message with: what stands behind them is of whoever forwarded the line.
+_ENDINGS = re.compile(
+    r"\bversion \d+\.\d[\w.+-]*|Starting to load model \S+?\.\.\.|Loading weights took [\d.]+ seconds|"
+    r"Model loading took [\d.]+ (?:GiB|GB)(?: memory)? and [\d.]+ seconds|Using max model len \d+|"
+    r"EngineCore failed to start\.|Application startup complete\.|Waiting for application startup\.|"
+    r"Init torch distributed begin\.|Load weight begin\. avail mem=[\d.]+ GB"
+)
+_TAIL = re.compile(r"[\"'}\]]|\s+(?:[{\[(<]|[\w.]+=)")
 _TOKEN = re.compile(
-    rf"(?P<time>{re.sub(r'[?]P<[a-z]+>', '?:', _DATE)}[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?)"
-    rf"|(?P<month>\b(?:{'|'.join(_MONTHS)})\b)|(?P<level>(?i:\b(?:{_LEVELS}|WARN|ERR|FATAL|TRACE)\b))"
+    rf"(?P<time>{re.sub(r'[?]P<[a-z]+>', '?:', DATE)}[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?)"
+    rf"|(?P<month>\b(?:{'|'.join(MONTHS)})\b)|(?P<level>(?i:\b(?:{_LEVELS}|WARN|ERR|FATAL|TRACE)\b))"
     r"|(?P<name>[A-Za-z_]\w*(?:[./]\w+)+)|(?P<number>\d+(?:[.,]\d+)?)|(?P<space>\s+)|(?P<other>.)"
 )
 _SHAPES = {
@@ -120,36 +104,18 @@ def clean(raw: str) -> str:
     return _CONTROL.sub("", text.rsplit("\r", 1)[-1])
 
 
-def stamp_in(text: str) -> Stamp | None:
-    """The last time with a date in a text."""
-    found = None
-    for match in _TIME.finditer(text):
-        found = _stamp({name.removeprefix("b_"): part for name, part in match.groupdict().items() if part is not None})
-    return found
-
-
-def _stamp(groups: dict[str, str]) -> Stamp | None:
-    text = groups["s"].replace(",", ".")
-    second = int(groups["h"]) * 3600 + int(groups["m"]) * 60 + float(text)
-    if "name" in groups:
-        return Stamp(_MONTHS.index(groups["name"]) + 1, int(groups["day"]), second, whole="." not in text)
-    year = int(groups["y"]) if groups.get("y") else None
-    return Stamp(int(groups["mo"]), int(groups["d"]), second, year, "." not in text)
-
-
 class Unwrapper:
     """Takes the wrapping off the lines of one log, and remembers the shapes it has seen."""
 
     def __init__(self) -> None:
         self._shapes: dict[str, re.Pattern[str]] = {}
+        self._tails: dict[str, re.Pattern[str]] = {}
         self._key: str | None = None  # of a JSON logger: where its messages are
 
     def lines(self, raw: str) -> tuple[LogLine, ...]:
         """The engine's lines in a raw one: usually one; more where a logger puts a whole traceback into one line."""
         text = clean(raw)
-        if "{" in text or "msg=" in text or "message=" in text:
-            from llmtop.warmup.log_fields import fields_in  # few logs are of this kind
-
+        if "{" in text or ('="' in text and "l=" in text):
             fields = fields_in(text, self._key, self._begins)
             if fields is not None:
                 self._key = fields.key
@@ -176,24 +142,26 @@ class Unwrapper:
         """A cleaned line that is no JSON."""
         text = _REPEATED.sub("", text[:MAX_TEXT])
         head = text[:_HEAD_WITHIN]
-        match = _HEADER.search(head) or _SGLANG.search(head)
+        match = _HEADER.search(head) or _last_of(_SGLANG, head)
         if match is not None:
             outside, inside = text[: match.start()], text[match.end() :]
             groups = match.groupdict()
             wrap, process, pid = self._processes(outside)
-            self._learn(wrap)
+            _learn(self._shapes, wrap, _SHAPES)
             process = process or (groups.get("process") or "").strip().replace(" ", "_") or None
-            return LogLine(inside, process, pid, groups.get("level"), _stamp(groups), stamp_in(wrap) if wrap else None)
+            outer = stamp_in(wrap) if wrap else None
+            return LogLine(self._tailless(inside), process, pid, groups.get("level"), stamp_of(groups), outer)
         return self._headless(text)
 
     def _headless(self, text: str) -> LogLine:
         outside, inside = self._split(text)
+        inside = self._tailless(inside)
         begun = _BEGINNINGS.search(inside[:_HEAD_WITHIN])
         if begun is not None and begun.start():
             more = inside[: begun.start()]
             wrap, _, _ = self._processes(more)
             if not (_ISO.match(wrap) and _ISO.sub("", wrap, count=1) == "") and not _GLOG.match(wrap):
-                self._learn(outside + wrap)
+                _learn(self._shapes, outside + wrap, _SHAPES)
                 outside, inside = outside + wrap, inside[len(wrap) :]
         match = _PROCESS.match(inside)
         process, pid = None, None
@@ -205,8 +173,17 @@ class Unwrapper:
         for pattern in (_ISO, _GLOG):
             match = pattern.match(inside)
             if match is not None:
-                return LogLine(inside[match.end() :], process, pid, None, _stamp(match.groupdict()), outer)
+                return LogLine(inside[match.end() :], process, pid, None, stamp_of(match.groupdict()), outer)
         return LogLine(inside, process, pid, None, None, outer)
+
+    def _tailless(self, text: str) -> str:
+        """The text without what a forwarder puts behind it: quotes, braces, labels."""
+        ended = _ENDINGS.search(text[:_HEAD_WITHIN])
+        if ended is not None and _TAIL.match(tail := text[ended.end() :]):
+            _learn(self._tails, tail, _SHAPES | {"name": None}, "$")
+        end = text[-_LONGEST_WRAP:]
+        cut = max((len(match[0]) for shape in self._tails.values() if (match := shape.search(end))), default=0)
+        return text[: len(text) - cut]
 
     def _split(self, text: str) -> tuple[str, str]:
         """What is known to be wrapping, and the rest."""
@@ -231,14 +208,25 @@ class Unwrapper:
             process, pid = match["name"], int(match["pid"]) if match["pid"] else None
         return outside[:end], process, pid
 
-    def _learn(self, wrap: str) -> None:
-        if not wrap.strip() or len(wrap) > _LONGEST_WRAP:
-            return
-        shape = "".join(_SHAPES.get(token.lastgroup or "", re.escape(token.group())) for token in _TOKEN.finditer(wrap))
-        if shape not in self._shapes:
-            if len(self._shapes) >= _MOST_SHAPES:
-                del self._shapes[next(iter(self._shapes))]
-            self._shapes[shape] = re.compile(shape)
+
+def _learn(shapes: dict[str, re.Pattern[str]], wrap: str, parts: Mapping[str, str | None], end: str = "") -> None:
+    """Remember the shape of a wrapping: of the kinds of word in `parts` any may stand there, the rest stays."""
+    if not wrap.strip() or len(wrap) > _LONGEST_WRAP:
+        return
+    tokens = _TOKEN.finditer(wrap)
+    shape = "".join(parts.get(token.lastgroup or "") or re.escape(token.group()) for token in tokens) + end
+    if shape not in shapes:
+        if len(shapes) >= _MOST_SHAPES:
+            del shapes[next(iter(shapes))]
+        shapes[shape] = re.compile(shape)
+
+
+def _last_of(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """The last of the matches that follow one another: a forwarder's head may look like the engine's."""
+    found = pattern.search(text)
+    while found is not None and (after := pattern.match(text, found.end())) is not None:
+        found = after
+    return found
 
 
 def _names_process(match: re.Match[str]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from llmtop.contract import codec
 from llmtop.warmup.advice import Advice, advise, advise_failure
 from llmtop.warmup.evidence import GIB, Evidence
+from llmtop.warmup.failure import StartFailure
 from llmtop.warmup.ledger import LedgerLine, ledger
 from llmtop.warmup.startup import Phase, Startup
 
@@ -63,16 +64,26 @@ def verdict(s: Startup) -> str:
         left = moment if at is None else f"; {_gib(at)} left at that moment"
         if s.state == "stopped":
             return f"{_first_sentence(s.failure.cause)}{where}{moment}"
-        return f"failed{where}: {s.failure.said or _first_sentence(s.failure.cause)}{left}"
+        return f"failed{where}: {s.failure.said or _first_sentence(s.failure.cause)}{_wanted(s.failure)}{left}"
     longest = max((p for p in s.phases if p.seconds), key=lambda p: p.seconds or 0.0, default=None)
     share = "" if longest is None else f", {_seconds(longest.seconds)} of it {WORDS[longest.name]}"
     if s.state in ("ready", "stopped"):
         total = "" if s.ready_seconds is None else f" in {_seconds(s.ready_seconds)}"
-        down = "" if s.served_s is None else f", told to end {_seconds(s.served_s)} after that"
-        return f"ready{total}{down}{share if total else ''}{moment}"
+        by = "" if s.ended_by is None else f" ({s.ended_by})"
+        when = "" if s.served_s is None else f" {_seconds(s.served_s)}"
+        down = f", ended{when} after that{by}" if s.state == "stopped" else ""
+        whose = "" if s.foreign is None else f"; {_unread(s)}"
+        return f"ready{total}{down}{share if total else ''}{moment}{whose}"
     if s.phase is None:
         return _unread(s)
     return f"still{where}{f': {s.waits}' if s.waits else ''}{moment}"
+
+
+def _wanted(failure: StartFailure) -> str:
+    """How much a failed allocation wanted, and how much there was."""
+    tried, free = failure.numbers.get("tried_gib"), failure.numbers.get("free_gib")
+    have = "" if free is None else f", {free:.2f} GiB free"
+    return "" if tried is None or failure.said else f": {tried:.2f} GiB wanted{have}"
 
 
 def _unread(s: Startup) -> str:

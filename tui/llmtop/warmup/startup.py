@@ -61,7 +61,7 @@ class StepProgress:
 class Startup:
     """One start-up so far; sizes in GiB (2^30), None where the log does not say."""
 
-    state: StartState = "starting"  # "stopped": told to end, while it started or once it had served
+    state: StartState = "starting"  # "stopped": it has ended after it was ready, or was told to before
     phase: PhaseName | None = "start"  # None: the log says nothing of a start-up
     phases: tuple[Phase, ...] = ()
     version: str | None = None
@@ -86,7 +86,8 @@ class Startup:
     engine: EngineName | None = None
     foreign: str | None = None  # whose log it is, when it is of another program
     waits: str | None = None  # what the start-up waits for, and for how long
-    served_s: float | None = None  # how long it served before it was told to end, as far as the log says
+    served_s: float | None = None  # how long it served before it ended, as far as the log says
+    ended_by: str | None = None  # the line that said that it ends
 
     def figure(self, name: str) -> float | None:
         """Another number of the log, such as `utilization`, `total_gib` or `checkpoint_gib`."""

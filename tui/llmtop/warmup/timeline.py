@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass, field
 from datetime import date
 
-from llmtop.warmup.log_line import Stamp
 from llmtop.warmup.phrases import PHASES, Edge, PhaseName
+from llmtop.warmup.stamp import Stamp
 
 _HALF_YEAR_S = 180 * 86_400.0
 

@@ -31,10 +31,13 @@ _ENGINE_FIGURES = ("kv_cache_tokens", "max_concurrency", "init_seconds")
 _BARS = {"shards": "weights", "prefetch": "weights", "capture": "graphs", "sg_batches": "graphs"}
 _WAITING = frozenset({"ray_gpus", "ray_wait", "cores_wait"})
 _GPUS = re.compile(r"'GPU': (\d+(?:\.\d+)?)")
-# After it was ready: somebody has told it to end.
+# After it was ready: somebody has told it to end, or it has died.
 _DOWN = re.compile(
-    r"^(?:INFO:\s+)?Shutting down\b|Application shutdown complete|Finished server process|SIGTERM received|"
-    r"Shutting down FastAPI|received signal 15|Received SIGTERM"
+    r"^(?:INFO:\s+)?Shutting down\b|Application shutdown complete|Finished server process|Shutting down FastAPI|"
+    r"(?i:SIGTERM received|received (?:signal 15|SIGTERM)|sending SIG(?:TERM|KILL) to process)|"
+    r"^(?:Stopping|Stopped) \S+\.service\b|: Main process exited, code=|killed by the OOM killer|"
+    r"^(?:\S+: line \d+: +\d+ )?(?:Terminated|Killed)\b|EngineDeadError|EngineCore (?:exiting|encountered a)|"
+    r"(?i:out of memory: killed process \d+ \((?:vllm|python|ray|sglang|enginecore))|died unexpectedly"
 )
 _FOREIGN = {
     "llama.cpp": re.compile(r"\bllama_(?:model_loader|model_load|context|kv_cache)|\bsrv +\w+:|\bggml_"),
@@ -78,7 +81,9 @@ class Tracker:
         self._waits: str | None = None
         self._told = False
         self._over = False  # the log has ended
-        self._down: float | None = None
+        self._is_down = False  # it has ended after it was ready
+        self._down: float | None = None  # how long it was up, and the line that said so
+        self._down_by: str | None = None
 
     @property
     def phase(self) -> PhaseName:
@@ -111,11 +116,11 @@ class Tracker:
             self._lines.append(text)
         for line in self._unwrapper.lines(raw):
             self._line(line, arrival)
-        if not self._whats and self._foreign is None:
+        if self._engine is None and self._foreign is None:
             self._foreign = next((name for name, words in _FOREIGN.items() if words.search(text[:_LINE_CHARS])), None)
 
     def _line(self, line: LogLine, arrival: float | None) -> None:
-        hit = read(line.text) if line.text else None
+        hit = read(line.text.lstrip()) if line.text else None
         banner = hit is not None and hit.what in ("version", "sg_args")
         if self._is_ready and not banner:
             self._after_ready(line, arrival)
@@ -136,10 +141,13 @@ class Tracker:
             self._live.mark(failure.phase or "start", "during", None, arrival, None)
 
     def _after_ready(self, line: LogLine, arrival: float | None) -> None:
-        """A server that is told to end soon after it was ready is not up, whatever it said before."""
-        if self._down is None and _DOWN.search(line.text):
+        """A server that ends soon after it was ready is not up, whatever it said before."""
+        if not self._is_down and _DOWN.search(line.text):
             now = self._clock.tick(line.stamp, arrival, line.outer)
-            self._down = max(0.0, now - self._end) if now is not None and self._end is not None else 0.0
+            timed = line.stamp or line.outer or arrival
+            self._down = max(0.0, now - self._end) if timed and now is not None and self._end is not None else None
+            self._is_down = True
+            self._down_by = mask(line.text.strip())[:_LINE_CHARS]
 
     def _begins_anew(self, time: float | None) -> bool:
         """Whether a version banner opens another start; several API servers of one start print theirs together."""
@@ -179,8 +187,8 @@ class Tracker:
 
     def shut(self, at: float) -> None:
         """The server that was up has ended at this Unix time."""
-        if self._is_ready and self._down is None:
-            self._down = 0.0 if self._ready_at is None else max(0.0, at - self._ready_at)
+        if self._is_ready and not self._is_down:
+            self._is_down, self._down = True, None if self._ready_at is None else max(0.0, at - self._ready_at)
 
     def quiet(self) -> None:
         """The log has gone silent with an exception as its last word: the exception ended the start-up."""
@@ -287,12 +295,15 @@ class Tracker:
         """The record of the start-up so far; with `at`, the Unix time now, the phase that runs lasts until then."""
         figures = self._figures()
         failure = self._failures.failure if not self._is_ready else None
-        lead = self._lead()
+        lead, phase = self._lead(), self._now_in(failure)
+        foreign = self._foreign if self._engine is None else None
         progress, waits = self._progress, self._waits if failure is None else None
         return Startup(
             state=self._state(failure),
-            phase=self._now_in(failure),
-            phases=tuple(_later(phase, lead, self._launched) for phase in self._phases(at)),
+            phase=phase,
+            phases=()
+            if foreign or phase is None
+            else tuple(_later(phase, lead, self._launched) for phase in self._phases(at)),
             version=self._texts.get("version") or self._texts.get("engine_version"),
             model=self._texts.get("model"),
             url=self._texts.get("url"),
@@ -313,14 +324,15 @@ class Tracker:
             lines=tuple(mask(line[: 4 * _LINE_CHARS])[:_LINE_CHARS] for line in self._lines),
             ready_at=self._ready_at,
             engine=self._engine,
-            foreign=None if self._whats else self._foreign,
+            foreign=foreign,
             waits=waits,
             served_s=self._down,
+            ended_by=self._down_by,
         )
 
     def _state(self, failure: StartFailure | None) -> StartState:
         if self._is_ready:
-            return "ready" if self._down is None else "stopped"
+            return "stopped" if self._is_down else "ready"
         if failure is None:
             return "starting"
         asked = self._told or failure.numbers.get("exit_code") in (None, -2.0, 130.0)
