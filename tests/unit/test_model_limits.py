@@ -21,7 +21,7 @@ def load(
     name: str = "0",
 ) -> EngineLoad:
     """One engine on one page."""
-    return EngineLoad(name, running, waiting, deferred, kv, preempted, cap)
+    return EngineLoad(name, running, waiting, kv, preempted, cap, {"deferred": deferred} if deferred else {})
 
 
 def verdict(*looks: EngineLoad | tuple[EngineLoad, ...], room: int | None = None) -> Bottleneck | None:
@@ -74,6 +74,11 @@ def test_where_one_more_would_wait_nobody_is_invited(full: EngineLoad) -> None:
     assert code(*[full] * 5) is None
 
 
+def test_without_a_cache_or_a_cap_it_is_not_known_what_would_fit() -> None:
+    assert code(*[load(kv=None)] * 5) is None
+    assert code(*[load(kv=None, cap=8)] * 5) == "UNDERLOADED"
+
+
 def test_no_room_invites_nobody() -> None:
     assert code(*[CALM] * 5, room=0) is None
     assert code(*[CALM] * 5, room=1) == "UNDERLOADED"
@@ -117,6 +122,19 @@ def test_a_plateau_is_a_cap_that_nobody_told() -> None:
     assert code(*[load(running=16, waiting=3)] * 20) == "SEQ_CAP"
     assert code(*(load(running=10 + t, waiting=3) for t in range(6))) == "QUEUE"  # still rising
     assert code(*[load(running=16, waiting=3, kv=0.9)] * 20) == "QUEUE"  # or is it the cache?
+
+
+def test_who_waits_elsewhere_than_in_the_schedulers_queue_does_not_wait_for_its_cap() -> None:
+    def queued(**reasons: int) -> EngineLoad:
+        return EngineLoad("0", 1, sum(reasons.values()), 0.05, None, None, reasons)
+
+    assert code(*[queued(prealloc=5, transfer=2)] * 12) == "QUEUE"
+    assert code(*[queued(queue=5, prealloc=2)] * 12) == "SEQ_CAP"
+    assert told(*[queued(queue=1, grammar=4)] * 12).evidence.startswith("4 of 5 waiting are deferred (grammar 4);")
+
+
+def test_a_queue_beside_states_that_run_short_is_no_cap() -> None:
+    assert code(*[EngineLoad("0", 10, 3, 0.2, state_usage=0.85)] * 12) == "QUEUE"
 
 
 def test_deferred_requests() -> None:

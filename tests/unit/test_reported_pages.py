@@ -53,14 +53,27 @@ def test_any_label_that_differs_tells_engines_apart(label: str) -> None:
         )
 
     server = watched(page(0), page(10))
-    if label in ("some_new_name",):  # a configuration has hundreds of labels: only those that name places are looked at
-        assert [(row.engine, row.running, row.kv_usage) for row in server.engines] == [("a", 3, 0.2), ("b", 1, 0.9)]
-    else:
-        assert [(row.engine, row.kv_usage, row.kv_capacity_tokens) for row in server.engines] == [
-            ("a", 0.2, 16_000),
-            ("b", 0.9, 1_600),
-        ]
+    assert [(row.engine, row.running, row.kv_usage, row.kv_capacity_tokens) for row in server.engines] == [
+        ("a", 3, 0.2, 16_000),
+        ("b", 1, 0.9, 1_600),
+    ]
     assert (server.kv_engine, server.rates.generation_tok_s) == ("b", 40.0)
+
+
+def test_blocks_are_shared_by_the_engines_of_one_server_and_not_by_two_servers() -> None:
+    page = "".join(
+        f'vllm:num_requests_running{{engine="{rank}",model_name="m",replica_name="{pod}"}} 1\n'
+        f'vllm:kv_cache_usage_perc{{engine="{rank}",model_name="m",replica_name="{pod}"}} 0.5\n'
+        f'vllm:cache_config_info{{block_size="16",engine="{rank}",num_gpu_blocks="{blocks}",replica_name="{pod}"}} 1\n'
+        for pod, blocks in (("a", 2000), ("b", 600))
+        for rank in (0, 1)
+    )
+    assert [(row.engine, row.kv_capacity_tokens) for row in watched(page).engines] == [
+        ("0/a", 16_000),
+        ("0/b", 4_800),
+        ("1/a", 16_000),
+        ("1/b", 4_800),
+    ]
 
 
 def test_two_models_are_two_rows_and_a_label_that_only_repeats_them_is_no_name() -> None:
@@ -158,6 +171,29 @@ def test_kv_usage_beside_other_pools(page: str, usage: float | None) -> None:
     assert server.kv_usage == usage
     if "swa" in page:  # how many tokens that pool holds is not said
         assert (server.kv_used_tokens, server.room_requests) == (None, None)
+
+
+def test_a_pool_that_has_no_name_is_a_limit_all_the_same() -> None:
+    page = (
+        "sglang:num_running_reqs 10\nsglang:num_queue_reqs 0\nsglang:max_total_num_tokens 1000\n"
+        "sglang:num_used_tokens 120\nsglang:token_usage 0.94\n"
+    )
+    server = watched(page)
+    assert (server.kv_usage, server.kv_used_tokens, server.pool_usage) == (0.12, 120, {"other": 0.94})
+    assert server.limited_by == "STATE_POOL"
+
+
+def test_sizes_of_which_it_is_not_said_whose_they_are_are_nobodys() -> None:
+    models = "".join(
+        f'vllm:num_requests_running{{engine="0",model_name="{m}"}} 1\n'
+        f'vllm:kv_cache_usage_perc{{engine="0",model_name="{m}"}} 0.5\n'
+        for m in "ab"
+    )
+    sizes = [f'vllm:cache_config_info{{block_size="16",engine="0",num_gpu_blocks="{n}"}} 1\n' for n in (1000, 4000)]
+    assert [row.kv_capacity_tokens for row in watched(models + "".join(sizes)).engines] == [None, None]
+    unknown = sizes[0].replace("1000", "None")  # before the profile run
+    one = models.replace('"b"', '"a"') + sizes[1] + unknown
+    assert [row.kv_capacity_tokens for row in watched(one).engines] == [64_000]
 
 
 # other names

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from llmtop.engines.page_record import RowKey
 from llmtop.engines.registry import reads
 from llmtop.engines.rows import Rows
-from llmtop.engines.series import SampleSlot, resolve
+from llmtop.engines.series import Labels, SampleSlot, resolve
 
 _EXEMPLAR = re.compile(r"\s+#\s+\{.*$")
 _HEAD = re.compile(r'^[^\s{]*\s*(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?')  # name and labels
@@ -36,6 +36,7 @@ class Parsed:
     partial: bool
     openmetrics: bool
     rows: Mapping[SampleSlot, tuple[RowKey, ...]]
+    places: Mapping[RowKey, Labels]
 
 
 class Exposition:
@@ -59,7 +60,8 @@ class Exposition:
             bad += self._unknown_line(line, values)
         samples = sum(1 for line in odd if line.strip()) - bad
         openmetrics = any(x.startswith("# EOF") for x in lines[-2:])
-        return Parsed(values, samples + len(values), bad, partial, openmetrics, self._rows.keys(values.keys()))
+        rows = self._rows.keys(values.keys())
+        return Parsed(values, samples + len(values), bad, partial, openmetrics, rows, self._rows.places)
 
     def _known_lines(self, lines: list[str]) -> tuple[dict[SampleSlot, float], list[str]]:
         """The values of lines whose series text is known, and the lines that need a closer look."""

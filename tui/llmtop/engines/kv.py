@@ -48,7 +48,6 @@ def capacities(rows: Sequence[RowSample]) -> dict[RowKey, tuple[int | None, bool
     `kv_cache_size_tokens` is exact and per engine (vLLM 0.24+); before, blocks x block size, where
     `num_gpu_blocks` is the sum over the data-parallel engines, repeated in every row.
     """
-    configs = _configured(rows)
     result: dict[RowKey, tuple[int | None, bool]] = {}
     for row in rows:
         config, gauge = row.config, row.gauges.get("kv_capacity")
@@ -59,8 +58,7 @@ def capacities(rows: Sequence[RowSample]) -> dict[RowKey, tuple[int | None, bool
         elif config.size_tokens:
             result[row.key] = (config.size_tokens, False)
         elif config.num_gpu_blocks and config.block_size:
-            engines = configs if config.summed else 1
-            result[row.key] = (config.num_gpu_blocks * config.block_size // engines, True)
+            result[row.key] = (config.num_gpu_blocks * config.block_size // config.sharers, True)
         else:
             result[row.key] = (None, False)
     return result
@@ -83,7 +81,7 @@ def summary(rows: Sequence[RowSample], windows: Mapping[RowKey, RowWindow], max_
         return KvSummary(None, None, total, approx, max_model_len=length, gpu_memory_utilization=utilization)
     share, row = max(known, key=lambda item: item[0])
     capacity, approx = sizes[row.key]
-    usable = None if capacity is None else _usable(rows, row, capacity)
+    usable = None if capacity is None else _usable(row, capacity)
     used = None if usable is None else _used(row, share, usable)
     growth = _growth(windows[row.key], capacity)
     free = None if capacity is None or used is None else capacity - used
@@ -101,12 +99,12 @@ def summary(rows: Sequence[RowSample], windows: Mapping[RowKey, RowWindow], max_
     )
 
 
-def _usable(rows: Sequence[RowSample], row: RowSample, capacity: int) -> int:
+def _usable(row: RowSample, capacity: int) -> int:
     """The tokens that a cache can really hold: vLLM never uses its first block."""
     config = row.config
     if config is None or not config.null_block or not config.num_gpu_blocks:
         return capacity
-    blocks = config.num_gpu_blocks // (_configured(rows) if config.summed else 1)
+    blocks = config.num_gpu_blocks // config.sharers
     return round(capacity * (blocks - 1) / blocks) if blocks > 1 else capacity
 
 
@@ -118,11 +116,6 @@ def _used(row: RowSample, share: float, usable: int) -> int | None:
     if row.gauges.get("pool:swa", 0.0) > row.gauges.get("pool:full", 1.0):
         return None
     return round(share * usable)
-
-
-def _configured(rows: Sequence[RowSample]) -> int:
-    """How many engines share a number of blocks that is their sum."""
-    return max(1, len({row.key[1] for row in rows if row.config is not None}))
 
 
 def _fills(row: RowSample, share: float, window: RowWindow) -> bool:

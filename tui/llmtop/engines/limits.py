@@ -14,6 +14,10 @@ KV_FREE = 0.8  # up to here a queue is not for the cache's sake
 RECENT_LOOKS = 3
 LEAST_SHARE = 0.2
 
+# what requests wait for, as engines say: for their turn, or for what a larger batch or cache would not give them
+_TURNS = frozenset({"queue", "capacity"})
+_DEFERRED = frozenset({"deferred", "grammar", "transfer", "inflight", "bootstrap"})
+
 Code = Literal["KV_PRESSURE", "STATE_POOL", "DEFERRED", "SEQ_CAP", "QUEUE", "MIXED", "UNDERLOADED"]
 _Moment = Literal["KV_PRESSURE", "STATE_POOL", "DEFERRED", "SEQ_CAP", "QUEUE", "CALM", "IDLE"]
 _WORST_FIRST: tuple[_Moment, ...] = ("KV_PRESSURE", "STATE_POOL", "DEFERRED", "SEQ_CAP", "QUEUE", "CALM", "IDLE")
@@ -41,7 +45,6 @@ class EngineLoad:
     name: str
     running: int | None
     waiting: int | None
-    deferred: int = 0
     kv_usage: float | None = None
     preemptions: int | None = None
     cap: int | None = None
@@ -49,9 +52,25 @@ class EngineLoad:
     state_usage: float | None = None  # of the pool of states that models without full attention keep
 
     @property
+    def deferred(self) -> int:
+        """How many wait for what a larger batch or cache would not give them."""
+        return sum(number for reason, number in self.reasons.items() if reason in _DEFERRED)
+
+    @property
+    def queued(self) -> int:
+        """How many wait for their turn, as far as reasons are told."""
+        elsewhere = sum(number for reason, number in self.reasons.items() if reason not in _TURNS)
+        return max(0, (self.waiting or 0) - elsewhere)
+
+    @property
     def states_full(self) -> bool:
         """Whether the pool of states lets few more in."""
         return bool(self.running) and (self.state_usage or 0.0) > STATE_FULL
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything tells how much more it could take."""
+        return self.cap is not None or self.kv_usage is not None
 
     @property
     def full(self) -> bool:
@@ -139,10 +158,12 @@ class LimitWindow:
         """Requests wait and as many run as may; without a known cap: no more than before, beside a free cache."""
         past = [look.engines.get(load.name) for look in list(self._looks)[1 - RECENT_LOOKS :]]
         queued = [before.running or 0 for before in past if before is not None and before.waiting]
+        if not load.queued:
+            return False
         if load.cap is not None:  # one has just ended, and the next has not begun: still at the cap
             return running >= load.cap or (running >= 0.75 * load.cap and max(queued, default=0) >= load.cap)
         steady = len(queued) == RECENT_LOOKS - 1 and set(queued) == {running}
-        return steady and running > 0 and (load.kv_usage or 0.0) <= KV_FREE
+        return steady and running > 0 and max(load.kv_usage or 0.0, load.state_usage or 0.0) <= KV_FREE
 
     def verdict(self, *, room: int | None = None) -> Bottleneck | None:
         """What holds the server back now; `room` = how many requests of full length still fit.
@@ -156,7 +177,8 @@ class LimitWindow:
             return self._said("STATE_POOL", self._share("STATE_POOL"), self._pressed(newest, "STATE_POOL"))
         queued = sum(look.queued for look in self._looks) / len(self._looks)
         if not queued:
-            fits = room != 0 and not any(load.full for load in newest.engines.values())
+            loads = newest.engines.values()
+            fits = room != 0 and any(load.measured for load in loads) and not any(load.full for load in loads)
             return self._said("UNDERLOADED", self._share("CALM"), self._calm(newest)) if fits else None
         cause = _CAUSES.get(newest.moment)
         stands = len(self._looks) == 1 or self._looks[-2].queued
@@ -182,7 +204,11 @@ class LimitWindow:
             states = f"state pool {100 * (load.state_usage or 0.0):.0f} %"
             return f"{label}{states}, waiting {load.waiting}, {_kv(load.kv_usage)}"
         if cause == "DEFERRED":
-            return f"{label}{load.deferred} of {load.waiting} waiting are deferred"
+            named = [
+                f"{reason} {number}" for reason, number in load.reasons.items() if reason not in ("deferred", *_TURNS)
+            ]
+            why = f" ({', '.join(named)})" if named else ""
+            return f"{label}{load.deferred} of {load.waiting} waiting are deferred{why}"
         if cause == "SEQ_CAP":
             cap = f" of {load.cap}" if load.cap else ", not rising"
             return f"{label}running {load.running}{cap}, waiting {load.waiting}, {_kv(load.kv_usage)}"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from llmtop.engines.exposition import Parsed
 from llmtop.engines.page_record import MOST_REQUESTS, NO_ENGINE, CacheConfig, Histogram, Page, RowKey, RowSample
 from llmtop.engines.registry import BY_NAME, PROCESS
 from llmtop.engines.registry.entry import AT_END, Kind
-from llmtop.engines.series import Rank, SampleSlot
+from llmtop.engines.series import Labels, Rank, SampleSlot
 
+POOLS_APART = 0.05  # the fullest pool is none of those that are told
+_SIZES = ("num_gpu_blocks", "block_size", "size_tokens", "max_concurrency", "gpu_memory_utilization")
 _SLEEP_LEVELS = {"weights_offloaded": 1, "discard_all": 2}
 
 
@@ -35,7 +39,7 @@ class _Row:
 
 def read_page(parsed: Parsed, t: float) -> Page | None:
     """The page as rows per engine; None when no known engine speaks on it."""
-    folder = _Folder()
+    folder = _Folder(parsed.places)
     for slot, value in parsed.values.items():
         for key in parsed.rows.get(slot, ()):
             folder.add(slot, key, value)
@@ -57,7 +61,8 @@ def read_page(parsed: Parsed, t: float) -> Page | None:
 
 
 class _Folder:
-    def __init__(self) -> None:
+    def __init__(self, places: Mapping[RowKey, Labels]) -> None:
+        self._places = places
         self.dialect = ""
         self.starts: set[float] = set()
         self._rows: dict[RowKey, _Row] = {}
@@ -96,7 +101,7 @@ class _Folder:
             return
         row = self._row(key)
         if kind is Kind.CONFIG:
-            row.config = slot.config
+            row.config = slot.config if row.config is None else _agreed(row.config, slot.config)
         elif kind is Kind.REASON:
             reasons = row.queues if signal.startswith("queue:") else row.reasons
             if 0 <= value < MOST_REQUESTS:
@@ -138,6 +143,10 @@ class _Folder:
 
     def rows(self) -> tuple[RowSample, ...]:
         """The rows, in order; what is of no engine comes last."""
+        configured = Counter(self._places.get(key) for key, row in self._rows.items() if row.config is not None)
+        for key, row in self._rows.items():
+            if row.config is not None and row.config.summed:
+                row.config = replace(row.config, sharers=configured[self._places.get(key)])
         return tuple(_sample(key, row) for key, row in sorted(self._rows.items(), key=_engine_order))
 
 
@@ -179,6 +188,10 @@ def _cache_usage(gauges: dict[str, float]) -> None:
     pools = [gauges[name] for name in ("pool:full", "pool:swa") if name in gauges]
     used, capacity = gauges.get("kv_used_tokens"), gauges.get("kv_capacity")
     fullest = gauges.pop("any_pool", None)
+    if fullest is not None and used is not None and capacity:
+        told = [used / capacity, *(value for name, value in gauges.items() if name.startswith("pool:"))]
+        if fullest > max(told) + POOLS_APART:
+            gauges["pool:other"] = fullest
     if "kv_usage" in gauges:
         return
     if pools:
@@ -206,6 +219,15 @@ def _histogram(row: _Row, name: str) -> Histogram:
         ordered.append(math.inf)
         counts = (*counts, total)
     return Histogram(tuple(ordered), counts, row.sums.get(name), total)
+
+
+def _agreed(one: CacheConfig, other: CacheConfig | None) -> CacheConfig:
+    """What two configurations that fit one engine both say; where one is silent, what the other says."""
+    if other is None or one == other:
+        return one
+    pairs = {name: (getattr(one, name), getattr(other, name)) for name in _SIZES}
+    both: dict[str, Any] = {name: a if b in (a, None) else b if a is None else None for name, (a, b) in pairs.items()}
+    return replace(one, **both)
 
 
 def _sleep_level(sleep: dict[str, float]) -> int | None:

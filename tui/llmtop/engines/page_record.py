@@ -24,8 +24,8 @@ class Histogram:
 class CacheConfig:
     """The labels of `vllm:cache_config_info` that say how large the KV cache is; None where it says "None".
 
-    `summed`: the blocks are those of all data-parallel engines together, as vLLM counts them. `null_block`: one of
-    each engine's is never used.
+    `summed`: the blocks are those of all data-parallel engines together, as vLLM counts them, which are `sharers`.
+    `null_block`: one of each engine's is never used.
     """
 
     num_gpu_blocks: int | None = None
@@ -34,6 +34,7 @@ class CacheConfig:
     max_concurrency: float | None = None
     gpu_memory_utilization: float | None = None
     summed: bool = True
+    sharers: int = 1
     null_block: bool = False
 
 

@@ -26,6 +26,7 @@ class Rows:
         self._keys: dict[SampleSlot, tuple[RowKey, ...]] = {}
         self._telling: set[str] = set()
         self._naming: list[str] = []
+        self.places: Mapping[RowKey, Labels] = {}  # equal for the data-parallel engines of one server
 
     def keys(self, slots: Collection[SampleSlot]) -> Mapping[SampleSlot, tuple[RowKey, ...]]:
         """The rows that each series belongs to; a series that is not there is of another engine."""
@@ -43,6 +44,7 @@ class Rows:
         self._learn(own)
         groups = _Groups(own, frozenset({*self._telling, *engine.row_labels, MODEL}), engine)
         names = groups.names(self._naming, engine)
+        self.places = {key: group.place(engine) for key, group in names.items()}
         # what is of the page as a whole is of its only row, if there is one
         page: tuple[RowKey, ...] = tuple(names) if len(names) == 1 else (("", NO_ENGINE),)
         keys = {slot: page for slot in slots if slot.engine is registry.PROCESS}
@@ -79,6 +81,10 @@ class _Group:
 
     def fits(self, labels: Labels) -> bool:
         return all(self.labels.get(label, value) == value for label, value in labels)
+
+    def place(self, engine: EngineEntry) -> Labels:
+        """Its labels but for those that count the engines of one server."""
+        return tuple(sorted(pair for pair in self.labels.items() if pair[0] not in engine.row_labels))
 
 
 class _Groups:

@@ -22,13 +22,6 @@ _INSIDE = frozenset(
         *("request_type", "error_type", "version", "Version", "moe_dp_rank", "dynamo_endpoint"),
     }
 )
-# where labels are hundreds, those of these names are looked at
-_PLACES = frozenset(
-    {
-        *("engine", "dp_rank", "rank", "worker", "worker_id", "worker_addr", "WorkerId", "ReplicaId", "replica"),
-        *("pod", "instance", "server", "node", "NodeAddress", "host", "hostname", "container"),
-    }
-)
 _ROLES = ("engine_type", "role", "disaggregation_mode", "worker_type")
 
 
@@ -99,7 +92,7 @@ def _telling(engine: EngineEntry, source: MetricSource, labels: Mapping[str, str
     found = [
         (label, clean(value))
         for label, value in labels.items()
-        if value and label not in inside and (label in _PLACES if source.kind is Kind.CONFIG else label not in _INSIDE)
+        if value and label not in inside and label not in _INSIDE
     ]
     model = labels.get(engine.model_label, "")
     if model and model != "undefined":  # what TensorRT-LLM says of a nameless one

@@ -240,7 +240,6 @@ class ServerTracker:
                 names[row.key],
                 figures.requests(row, "running"),
                 figures.requests(row, "waiting"),
-                row.waiting_by_reason.get("deferred", 0),
                 kv.usage(row),
                 figures.whole(row.counters.get("preemptions")),
                 self._cap(row),
