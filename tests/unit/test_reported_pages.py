@@ -196,6 +196,27 @@ def test_sizes_of_which_it_is_not_said_whose_they_are_are_nobodys() -> None:
     assert [row.kv_capacity_tokens for row in watched(one).engines] == [64_000]
 
 
+def test_whoever_waits_in_one_of_several_queues_waits() -> None:
+    lmdeploy = "lmdeploy:num_requests_running 2\nlmdeploy:num_requests_waiting 0\nlmdeploy:num_api_requests_waiting 5\n"
+    assert watched(lmdeploy).waiting == 5
+    front = "dynamo_frontend_"
+    dynamo = f"{front}inflight_requests 3\n{front}queued_requests 0\n{front}router_queue_pending_requests 4\n"
+    assert watched(dynamo).waiting == 4
+    vllm = "vllm:num_requests_running 2\nvllm:num_requests_waiting 0\n"
+    assert watched(vllm + 'vllm:num_requests_waiting_by_reason{reason="deferred"} 4\n').waiting == 4
+
+
+def test_the_last_speed_of_an_engine_that_hangs_is_not_its_speed() -> None:
+    page = (
+        "sglang:num_running_reqs 5\nsglang:num_queue_reqs 2\nsglang:gen_throughput 88\nsglang:prompt_tokens_total 9\n"
+    )
+    server = watched(*[page] * 3)
+    assert (server.state, server.rates.generation_tok_s) == (State.SERVING, 88.0)
+    server = watched(*[page] * 9)
+    assert (server.state, server.rates.generation_tok_s) == (State.STALLED, None)
+    assert server.engines[0].generation_tok_s is None
+
+
 # other names
 
 
@@ -346,6 +367,7 @@ def test_two_servers_that_answer_in_turn_do_not_restart(started: bool) -> None:
     for n, page in enumerate(pages_in_turn(started)):
         rates = crank.feed(page, float(n)).view().rates
         assert rates.generation_tok_s is None  # no spike
+    assert crank.view().engines[0].generation_tok_s is None
     view = crank.view()
     assert (view.restarts, view.servers_in_turn, view.state) == (0, 2, State.SERVING)
     assert view.reason == "two servers answer in turn at this address: no rates"

@@ -173,8 +173,8 @@ def _sample(key: RowKey, row: _Row) -> RowSample:
 
 def _waiting(gauges: dict[str, float], row: _Row) -> dict[str, int]:
     """Complete the number that waits, in any queue; returns it by reason."""
-    if row.reasons and "waiting" not in gauges:
-        gauges["waiting"] = float(sum(row.reasons.values()))
+    if row.reasons:  # some versions count those of one reason alone
+        gauges["waiting"] = max(gauges.get("waiting", 0.0), float(sum(row.reasons.values())))
     if not any(row.queues.values()):
         return row.reasons
     main = gauges.get("waiting", 0.0)

@@ -323,7 +323,7 @@ class ServerTracker:
 
     def _engines(self, rows: tuple[RowSample, ...]) -> tuple[EngineRow, ...]:
         names = kv.unique_names([row.key for row in rows])
-        capacities = kv.capacities(rows)
+        capacities, alone = kv.capacities(rows), self._turns.several() is None
         return tuple(
             EngineRow(
                 names[row.key],
@@ -333,7 +333,7 @@ class ServerTracker:
                 kv.usage(row),
                 capacities[row.key][0],
                 self._row_state(row),
-                traffic.generation_rate(self._windows[row.key]),
+                traffic.generation_rate(self._windows[row.key]) if alone else None,
                 figures.whole(row.counters.get("preemptions")),
                 self._cap(row),
                 row.waiting_by_reason,

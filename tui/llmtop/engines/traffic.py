@@ -74,7 +74,9 @@ def generation_rate(window: RowWindow) -> float | None:
     running = window.gauge("running")
     said = window.gauge("generation_rate")
     if said is not None:
-        return None if said < 0 else said if running else 0.0
+        if said < 0 or window.stalled:  # the last word of an engine that hangs
+            return None
+        return said if running else 0.0
     span = window.span_for("generation")
     busy, generated = window.delta("generation_busy_s", span), window.delta("generation", span)
     if busy is None:

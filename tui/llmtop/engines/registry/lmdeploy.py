@@ -10,7 +10,8 @@ LMDEPLOY = EngineEntry(
     "LMDeploy",
     (
         *gauge("running", "lmdeploy:num_requests_running"),
-        *gauge("waiting", "lmdeploy:num_requests_waiting", "lmdeploy:num_api_requests_waiting"),
+        *gauge("waiting", "lmdeploy:num_requests_waiting", fold="max"),
+        *gauge("waiting", "lmdeploy:num_api_requests_waiting", fold="max"),  # where the engine's own queue is empty
         *gauge("kv_usage", "lmdeploy:gpu_cache_usage_perc", fold="max"),
         *counter("generation", "lmdeploy:generation_tokens_total"),
         *counter("prompt", "lmdeploy:prompt_tokens_total"),

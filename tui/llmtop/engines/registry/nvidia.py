@@ -53,7 +53,8 @@ DYNAMO = EngineEntry(
     (
         *_front(
             *gauge("running", "inflight_requests"),
-            *gauge("waiting", "queued_requests", "router_queue_pending_requests"),
+            *gauge("waiting", "queued_requests", fold="max"),
+            *gauge("waiting", "router_queue_pending_requests", fold="max"),  # is most often a part of the other
             *gauge("kv_blocks", "model_total_kv_blocks", fold="max"),
             *gauge("kv_block_tokens", "model_kv_cache_block_size", fold="max"),
             *gauge("max_model_len", "model_context_length", fold="max"),
