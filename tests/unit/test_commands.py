@@ -21,6 +21,7 @@ ABBREVIATED = {
     "": ["--prometheus", "x"],
     "demo": ["--no-tr"],
     "load": ["--dry"],
+    "proxy": [":0", "x", "--serv"],
     "warmup": ["--rep", "x"],
     "replay": ["--rerea", "x"],
     "export": ["x", "--csv", "--rerea"],

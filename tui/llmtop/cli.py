@@ -17,6 +17,7 @@ from llmtop.contract.settings import UsageError
 COMMANDS = {  # each a module of llmtop.commands with `add_arguments(parser)` and `run(args)`
     "demo": "Watch a simulated server and machine; no GPU needed.",
     "load": "Put a server under load and find how many users it carries.",
+    "proxy": "Measure a server that counts nothing by the traffic that passes.",
     "warmup": "Watch a start-up and see how close it comes to an OOM.",
     "replay": "Show a recording as it was seen live.",
     "export": "Turn a recording into a file for other programs.",

@@ -114,6 +114,7 @@ def parse_target(text: str) -> Target:
         raise UsageError(f"{_shown(text)}: this command does not go through ssh; run llmtop there")
     if text.startswith("unix:/"):
         return Target(text.replace("unix://", "unix:", 1).partition("?")[0])
+    text = f"127.0.0.1{text}" if text[:1] == ":" and text[1:].isdecimal() else text
     typed = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(typed)

@@ -172,12 +172,16 @@ class RowWindow:
 
     def rate(self, signal: str) -> float | None:
         """A counter per second over the rate window; None where its digits, or requests that run, say nothing of it."""
-        if self._points and signal in self._points[-1].row.at_end:
+        if self.waits_for_ends(signal):
             return self._rate_of_ended(signal)
         change = self._change(signal, self.span_for(signal))
         if change is None or change[1] <= 0 or self.too_coarse(signal, change[0]):
             return None
         return change[0] / change[1]
+
+    def waits_for_ends(self, signal: str) -> bool:
+        """Whether a counter moves only when a request ends."""
+        return bool(self._points) and signal in self._points[-1].row.at_end
 
     def _rate_of_ended(self, signal: str) -> float | None:
         """A counter that moves when a request ends, over the shortest window in which most of them began too."""

@@ -154,6 +154,8 @@ def _tokens_per_step(windows: Windows) -> float | None:
         return committed / steps
     generated = _delta(windows, "generation")
     itl, ttft = (_sum(windows, lambda w, name=name: _observed(w, name)) for name in ("itl", "ttft"))  # type: ignore[misc]
+    if any(window.waits_for_ends("generation") for window in windows):
+        return None
     if generated is None or itl is None or ttft is None or itl + ttft <= 0:
         return None
     return generated / (itl + ttft)

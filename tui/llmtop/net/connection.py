@@ -10,10 +10,10 @@ import asyncio
 import ssl
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 from urllib.parse import quote, unquote, urlsplit
 
 import httptools
@@ -27,6 +27,7 @@ FETCH_LIMIT = 2**25
 _SETTLE_S = 0.1  # for the end of the body that follows [DONE] in a packet of its own
 
 End = Literal["complete", "cut"]
+_P = TypeVar("_P", bound=asyncio.Protocol)
 
 
 class Handler(Protocol):
@@ -321,17 +322,22 @@ class Connector:
         async with asyncio.timeout(self._timeout_s):
             if self._proxy is not None:
                 return await self._through(self._proxy)
-            return await self._straight()
+            return await self._straight(Connection)
 
-    async def _straight(self) -> Connection:
+    async def dial(self, protocol: Callable[[], _P]) -> _P:
+        """A new connection, not through a proxy, for another protocol than ours; raises as `open` does."""
+        async with asyncio.timeout(self._timeout_s):
+            return await self._straight(protocol)
+
+    async def _straight(self, protocol: Callable[[], _P]) -> _P:
         loop, origin = asyncio.get_running_loop(), self.origin
         name = origin.host if self._ssl else None
         if (socket := origin.socket or self.via) is not None:
-            found = await loop.create_unix_connection(Connection, socket, ssl=self._ssl, server_hostname=name)
+            found = await loop.create_unix_connection(protocol, socket, ssl=self._ssl, server_hostname=name)
             return found[1]
         host = self._address or origin.host
         transport, connection = await loop.create_connection(
-            Connection, host, origin.port, ssl=self._ssl, server_hostname=name
+            protocol, host, origin.port, ssl=self._ssl, server_hostname=name
         )
         peer = transport.get_extra_info("peername") if self._pin else None
         self._address = peer[0] if peer else None

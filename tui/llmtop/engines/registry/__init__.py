@@ -13,6 +13,7 @@ from llmtop.engines.registry.lmdeploy import LMDEPLOY
 from llmtop.engines.registry.mlx import MLX_LM, MLX_VLM, VLLM_MLX
 from llmtop.engines.registry.nvidia import DYNAMO, NIM
 from llmtop.engines.registry.ollama import LLAMA_SWAP, LM_STUDIO, OLLAMA
+from llmtop.engines.registry.proxy import PROXY
 from llmtop.engines.registry.sglang import SGLANG
 from llmtop.engines.registry.tensorrt import TRITON, TRTLLM
 from llmtop.engines.registry.tgi import TGI
@@ -31,7 +32,7 @@ PROCESS = EngineEntry(
 # where a page has the families of two, the first of them is read: an engine before what stands in front of it
 ENGINES: tuple[EngineEntry, ...] = (
     *(VLLM, SGLANG, LLAMACPP, TGI, TRTLLM, LMDEPLOY, VLLM_MLX, MLX_VLM, MLX_LM, OLLAMA, LM_STUDIO, LLAMA_SWAP),
-    *(ROUTER, TRITON, DYNAMO, NIM, VLLM_ROUTER, SGL_ROUTER, SMG, LLM_D),
+    *(ROUTER, TRITON, DYNAMO, NIM, VLLM_ROUTER, SGL_ROUTER, SMG, LLM_D, PROXY),
 )
 # Ray exports an engine's metrics under `ray_` names; its replicas have caches of their own
 _THROUGH_RAY = tuple(
