@@ -49,7 +49,7 @@ class Relay:
             client.abort()
 
 
-class Exchange:
+class Errand:
     """One request and its answer."""
 
     def __init__(self, head: Head, started: float, meter: TrafficMeter) -> None:
@@ -75,7 +75,7 @@ class ClientSide(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._arrived = bytearray()  # and not yet passed on
         self._began = 0.0  # when the first byte of what waits came
-        self._exchange: Exchange | None = None
+        self._exchange: Errand | None = None
         self._upstream: ServerSide | None = None
         self._opening: asyncio.Task[None] | None = None
         self._ending = False  # after what is being written
@@ -171,7 +171,7 @@ class ClientSide(asyncio.Protocol):
         return True
 
     def _pass(self, head: Head) -> None:
-        exchange = self._exchange = Exchange(head, self._began, self._relay.meter)
+        exchange = self._exchange = Errand(head, self._began, self._relay.meter)
         if exchange.path.partition("?")[0].encode() == METRICS and exchange.method in (b"GET", b"HEAD"):
             self._own_page(exchange)
             return
@@ -186,7 +186,7 @@ class ClientSide(asyncio.Protocol):
         else:
             self._opening = asyncio.get_running_loop().create_task(self._open(exchange, request))
 
-    async def _open(self, exchange: Exchange, request: bytes) -> None:
+    async def _open(self, exchange: Errand, request: bytes) -> None:
         try:
             upstream = await self._relay.dial(lambda: ServerSide(self))
         except (OSError, TimeoutError) as error:
@@ -198,7 +198,7 @@ class ClientSide(asyncio.Protocol):
         upstream.send(exchange, request)
         self._advance()
 
-    def _pass_body(self, exchange: Exchange, upstream: ServerSide) -> None:
+    def _pass_body(self, exchange: Errand, upstream: ServerSide) -> None:
         data = bytes(self._arrived)
         end, pieces = exchange.body.feed(data, 0)
         del self._arrived[:end]
@@ -215,7 +215,7 @@ class ClientSide(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
-    def answered(self, exchange: Exchange, keeps: bool) -> None:
+    def answered(self, exchange: Errand, keeps: bool) -> None:
         """The answer has ended; `keeps`: the client has been told that the connection stays."""
         self._over("stop")
         if not keeps or not exchange.body.done:
@@ -243,7 +243,7 @@ class ClientSide(asyncio.Protocol):
         if self._upstream is upstream:
             self._upstream, self._held = None, False
 
-    def _own_page(self, exchange: Exchange) -> None:
+    def _own_page(self, exchange: Errand) -> None:
         body = page(self._relay.meter, time.perf_counter())
         keeps = exchange.keeps and exchange.body.done
         head = _reply_head(200, CONTENT_TYPE, len(body), keeps)
@@ -282,7 +282,7 @@ class ServerSide(asyncio.Protocol):
     def __init__(self, client: ClientSide) -> None:
         self._client = client
         self._transport: asyncio.Transport | None = None
-        self._exchange: Exchange | None = None
+        self._exchange: Errand | None = None
         self._head = b""
         self._body: Body | None = None  # of the answer, once its head has come
         self._keeps = self._client_keeps = self._unpacks = False
@@ -293,7 +293,7 @@ class ServerSide(asyncio.Protocol):
         """Whether it can carry another request: open, and not idle for so long that the server may be closing it."""
         return not self._closed and time.perf_counter() - self._used < IDLE_LIMIT_S
 
-    def send(self, exchange: Exchange, request: bytes) -> None:
+    def send(self, exchange: Errand, request: bytes) -> None:
         """Begin with a request."""
         self._exchange, self._head, self._body = exchange, b"", None
         self.write(request)
@@ -359,7 +359,7 @@ class ServerSide(asyncio.Protocol):
 
     # the answer
 
-    def _take(self, exchange: Exchange, data: bytes, now: float) -> bytes:
+    def _take(self, exchange: Errand, data: bytes, now: float) -> bytes:
         """Pass on what belongs to the answer; the rest."""
         start, head = 0, b""
         if self._body is None:
@@ -385,7 +385,7 @@ class ServerSide(asyncio.Protocol):
             self._ended(exchange)
         return data[end:]
 
-    def _begin(self, exchange: Exchange, head: Head) -> bytes:
+    def _begin(self, exchange: Errand, head: Head) -> bytes:
         """The head of the answer as the client gets it."""
         status = int(head.first[1])
         if not head.first[0].startswith(b"HTTP/1.") or not 100 <= status <= 599 or status == 101:
@@ -406,7 +406,7 @@ class ServerSide(asyncio.Protocol):
             exchange.measured.head(status, *((values or [b""])[0].lower() for values in kinds))
         return Head((b"HTTP/1.1", *head.first[1:]), head.headers).bytes(drop, more)
 
-    def _ended(self, exchange: Exchange) -> None:
+    def _ended(self, exchange: Errand) -> None:
         self._exchange, self._used = None, time.perf_counter()
         if not self._keeps or not exchange.body.done:
             self.abort()
