@@ -13,6 +13,7 @@ from typing import NoReturn
 from llmtop.commands.common import EXIT_CRASH, EXIT_OK, EXIT_USAGE, CommandParser
 from llmtop.contract.secrets import KNOWN, mask
 from llmtop.contract.settings import UsageError
+from llmtop.contract.units import clean
 
 COMMANDS = {  # each a module of llmtop.commands with `add_arguments(parser)` and `run(args)`
     "demo": "Watch a simulated server and machine; no GPU needed.",
@@ -27,6 +28,7 @@ COMMANDS = {  # each a module of llmtop.commands with `add_arguments(parser)` an
 WATCH = "What htop is for processes, for LLM serving: KV cache, memory headroom, queue, tokens per second."
 _SIGNAL = 128
 _FLUSH_S = 1.0
+_LONGEST = 1000  # characters of the line that says what is wrong
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -52,7 +54,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         return _dispatch(list(argv))
     except UsageError as error:
-        print(f"llmtop: {mask(str(error))}", file=sys.stderr)
+        print(f"llmtop: {clean(' '.join(mask(str(error)).split()), _LONGEST)}", file=sys.stderr)
         return EXIT_USAGE
     except (BrokenPipeError, KeyboardInterrupt):
         return EXIT_OK

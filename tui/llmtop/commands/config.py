@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from llmtop.contract.settings import (
     parse_target,
 )
 
+_LARGEST = 2**20
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 ONE_KEY = "--api-key-env is for one server; give each its own api_key_env in the configuration file"
 _DEFAULTS = {"interval": float, "theme": str, "ascii": bool, "mouse": bool, "memory": str, "watch": list}
@@ -44,21 +46,32 @@ def _toml(path: Path, text: str) -> dict[str, Any]:
 
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise UsageError(f"{path}: nested too deeply") from None
+    except ValueError as error:  # TOMLDecodeError is one, a number of thousands of digits another
         raise UsageError(f"{path}: {error}") from None
+
+
+def _text(path: Path) -> str:
+    """A file of reasonable size; raises OSError, or UsageError for what is no text."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # a pipe would never end
+        data = file.read(_LARGEST + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+    if data is None or len(data) > _LARGEST:
+        raise UsageError(f"{path} is no configuration file: {'too large' if data else 'no regular file'}")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 at byte {error.start}") from None
 
 
 def load_config(path: Path) -> dict[str, Any]:
     """The checked contents of the configuration file; empty when there is none."""
     try:
-        text = path.read_text("utf-8")
+        content = _toml(path, _text(path))
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: {error}") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
-    content = _toml(path, text)
     servers, nodes = content.pop("servers", {}), content.pop("nodes", {})
     _check(path, "", content, _DEFAULTS)
     if not all(isinstance(name, str) for name in content.get("watch", [])):
@@ -151,7 +164,7 @@ def _named(name: str, entry: Mapping[str, Any], environ: Mapping[str, str]) -> T
         target,
         name=name,
         key=_key(environ, variable, f"[servers.{name}] api_key_env") if variable else None,
-        ca=Path(entry["ca"]).expanduser() if "ca" in entry else None,
+        ca=Path(os.path.expanduser(entry["ca"])) if "ca" in entry else None,
         insecure=entry.get("insecure", False),
         max_num_seqs=entry.get("max_num_seqs"),
     )
@@ -164,9 +177,10 @@ def check_certificates(targets: Sequence[Target]) -> None:
 
         try:
             ssl.create_default_context(cafile=path)
-        except OSError as error:  # ssl.SSLError is one
-            why = "holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror
-            raise UsageError(f"certificate authority {path}: {why}") from None
+        except (ssl.SSLError, ValueError):  # a path may have a NUL
+            raise UsageError(f"certificate authority {path}: holds no certificate") from None
+        except OSError as error:
+            raise UsageError(f"certificate authority {path}: {error.strerror}") from None
 
 
 def attach_key(targets: tuple[Target, ...], environ: Mapping[str, str], key_env: str | None) -> tuple[Target, ...]:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TextIO
 
 from llmtop.commands.common import (
-    EXIT_USAGE,
     add_connection,
     add_look,
     add_machine,
@@ -26,8 +25,8 @@ from llmtop.commands.common import (
     live_machine,
     named_targets,
 )
-from llmtop.contract.secrets import KNOWN, mask
-from llmtop.contract.settings import DEFAULT_PORT, Target
+from llmtop.contract.secrets import KNOWN
+from llmtop.contract.settings import DEFAULT_PORT, Target, UsageError
 from llmtop.warmup import factory
 from llmtop.warmup.check import make_plan, read_command
 from llmtop.warmup.detached import detached_tool, published_port, start_container
@@ -85,7 +84,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         problem = conflict(args)
         if problem is not None:
-            return fail(problem)
+            raise UsageError(problem)
+        if args.report is not None:  # better known now than after a start-up
+            os.close(_report(args.report))
         if args.compare:
             return _compare(Path(args.compare[0]), Path(args.compare[1]))
         if args.check:
@@ -99,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
             return _launched_on_screen(args) if screen else _launch(args)
         return _on_screen(args) if screen else _follow(args)
     except LogError as error:
-        return fail(str(error))
+        raise UsageError(str(error)) from None
 
 
 def _wants_screen(args: argparse.Namespace) -> bool:
@@ -123,7 +124,7 @@ def _page(args: argparse.Namespace, lines: LineSource | None, url: str) -> int:
 def _launched_on_screen(args: argparse.Namespace) -> int:
     """The command's output goes to its log while the page is there, and to the terminal once it is left."""
     if shutil.which(args.command[0]) is None:
-        return fail(f"{args.command[0]}: No such file or directory")
+        raise UsageError(f"{args.command[0]}: No such file or directory")
     log = Path(args.log) if args.log else default_log()
     launch = Launch(args.command, log, lambda _: None, terminal=True)
     with _never_orphaned(launch):
@@ -169,12 +170,6 @@ def conflict(args: argparse.Namespace) -> str | None:
     return None
 
 
-def fail(text: str) -> int:
-    """Say what is wrong in one line; the exit code."""
-    print(f"llmtop: {mask(text)}", file=sys.stderr)
-    return EXIT_USAGE
-
-
 # ------------------------------------------------------------------------------------------ finished logs
 
 
@@ -211,7 +206,7 @@ def _compare(a: Path, b: Path) -> int:
     try:
         text = compare(_report_or_log(a), _report_or_log(b), (a.stem, b.stem) if a.stem != b.stem else (str(a), str(b)))
     except ValueError as error:
-        return fail(str(error))
+        raise UsageError(str(error)) from None
     sys.stdout.write(text)
     return 0
 
@@ -237,7 +232,7 @@ def _report_or_log(path: Path) -> dict[str, object]:
 def _check(args: argparse.Namespace) -> int:
     command = read_command(args.command)
     if command.bad_utilization is not None:
-        return fail(f"--gpu-memory-utilization {command.bad_utilization}: vLLM takes a number above 0 and up to 1")
+        raise UsageError(f"--gpu-memory-utilization {command.bad_utilization}: vLLM takes a number above 0 and up to 1")
     settings = base_settings(args)
     machine = live_machine(settings)
     machine.start()
@@ -329,7 +324,7 @@ def _launch(args: argparse.Namespace) -> int:
         watch.start()
     except OSError as error:
         watch.stop()
-        return fail(f"{args.command[0]}: {error.strerror}") if error.filename != str(log) else fail(str(error))
+        raise UsageError(str(error) if error.filename == str(log) else f"{args.command[0]}: {error.strerror}") from None
     view.say(f"the full log is kept in {log}")
     with _never_orphaned(launch):
         while not watch.done:
@@ -399,7 +394,10 @@ def _never_orphaned(launch: Launch) -> Iterator[None]:
 def _end(watch: Watch, view: PlainView, args: argparse.Namespace) -> None:
     report = watch.report()
     view.end(report)
-    _write(report, args.report)
+    try:
+        _write(report, args.report)
+    except UsageError as error:  # the command goes on
+        print(f"llmtop: {error}", file=sys.stderr)
 
 
 def _give(report: Report, args: argparse.Namespace) -> None:
@@ -414,6 +412,16 @@ def _write(report: Report, name: str | None) -> None:
     if name is None:
         return
     text = to_line(report) + "\n" if name.endswith(".json") else to_markdown(report)
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(text)
+    try:
+        with open(_report(name, os.O_TRUNC), "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"cannot write the report {name}: {error.strerror}") from None
+
+
+def _report(name: str, flags: int = 0) -> int:
+    """The report's file, of mode 0600; raises UsageError where there can be none."""
+    try:
+        return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | flags, 0o600)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot write the report {name!r}: {getattr(error, 'strerror', error)}") from None
