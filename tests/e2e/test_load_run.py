@@ -109,12 +109,13 @@ def test_a_quick_sweep_stops_when_gains_end(truth: TruthServer) -> None:
     levels = sweep(1, 2, 4, 8, prompts=8, size=(64, 2))
     result, _ = play(plan(truth, *levels, adaptive=True), write=False)
     assert 2 <= len(result["levels"]) < 4
+    assert result["notes"][-1].startswith("more users were not tried: ")
     assert result["directory"] is None
 
 
 def test_foreign_load_is_noticed(truth: TruthServer) -> None:
     truth.script(ttft_s=0.001, itl_s=0.005)
-    body = json.dumps({"prompt": [1] * 8, "max_tokens": 200, "stream": True})
+    body = json.dumps({"prompt": [1] * 8, "max_tokens": 20_000, "stream": True})
     other = subprocess.Popen(
         ["curl", "-s", "-o", os.devnull, "-d", body, f"{truth.url}/v1/completions"], stdout=subprocess.DEVNULL
     )

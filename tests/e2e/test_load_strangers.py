@@ -210,7 +210,7 @@ def test_reasoning_before_the_first_visible_token(odd: dict[str, Any], capsys: p
     thought = odd.get("hidden", 0) + odd.get("bundled", 0)
     assert run.level["total_output_tokens"] == 8 * (64 + thought)
     assert run.level["decode_tok_s"] == pytest.approx(decode_tok_s(server.log[-8:]), rel=0.02)
-    assert run.level["mean_ttft_ms"] == pytest.approx(ttft_ms(server.log[-8:]), rel=0.02)
+    assert run.level["mean_ttft_ms"] == pytest.approx(ttft_ms(server.log[-8:]), rel=0.02, abs=5.0)
     if "hidden" in odd:
         run.says(f"{8 * thought:,} of {8 * (64 + thought):,} output tokens were reasoning that was not sent")
 

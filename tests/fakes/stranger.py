@@ -153,6 +153,9 @@ def stranger(**odd: Any) -> Iterator[Stranger]:
         asyncio.set_event_loop(loop)
         loop.run_until_complete(listen())
         loop.run_forever()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

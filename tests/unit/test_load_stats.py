@@ -50,6 +50,19 @@ def test_peak_concurrency_is_exact_when_one_ends_as_the_next_starts() -> None:
     assert stats.peak_concurrency([record(0, 1), record(1, 2), record(1.5, 3)]) == 2
 
 
+def test_a_rate_at_which_prompts_queue_is_not_sustained_though_answers_end_together() -> None:
+    """60 prompts a second for a server that reads 50; decoding waits for them, so that all answers end in one heap."""
+    found = stats.pacing([record(k / 60, 1.7 + k / 100, ttft_s=0.02 + k / 50 - k / 60) for k in range(100)])
+    assert found.saturated is True
+    assert found.offered_s == pytest.approx(60)
+    assert found.achieved_s == pytest.approx(100 / (1.7 + 0.99))
+
+
+def test_a_sustained_rate_is_done_no_faster_than_it_was_offered() -> None:
+    found = stats.pacing([record(k / 10, k / 10 + 1.0 - 0.004 * k, ttft_s=0.1) for k in range(60)])
+    assert (found.saturated, found.achieved_s) == (False, found.offered_s)
+
+
 def test_steady_window_runs_from_the_last_first_token_of_the_first_wave_to_the_last_launch() -> None:
     wave = [record(0, 9, ttft_s=1.0, first_wave=True), record(0, 9, ttft_s=3.0, first_wave=True)]
     assert stats.steady_window([*wave, record(5, 9, ttft_s=1.0)]) == (3.0, 5)

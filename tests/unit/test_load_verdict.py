@@ -90,6 +90,14 @@ def test_latencies_of_no_request_are_unknown_and_keep_no_limit() -> None:
     assert first.value is None
 
 
+def test_a_rate_that_was_not_kept_up_with_is_neither_sweet_spot_nor_knee() -> None:
+    slow = level(256, 100.0, 0.5, level="10 req/s", request_rate=10.0, user_tok_s=9.0)
+    fast = replace(slow, level="25 req/s", request_rate=25.0, tok_s=180.0, saturated=True, achieved_req_s=18.0)
+    answer = judge([slow, fast], SLO)
+    assert (answer.sweet_spot, answer.knee, answer.at_least) == (10, 10, False)
+    assert answer.words.endswith("25 req/s fails: requests done per second 18.0 (limit 25.0).")
+
+
 def test_interrupted_levels_are_left_out() -> None:
     answer = judge([SWEEP[0], replace(SWEEP[2], interrupted=True)], SLO)
     assert (answer.sweet_spot, answer.first_fail) == (1, None)

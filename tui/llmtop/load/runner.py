@@ -257,7 +257,9 @@ class LoadRun:
             if result.interrupted or result.refused or not result.completed:
                 return
             fails += failure(result, self.plan.slo) is not None
-            if self.plan.adaptive and (fails >= 2 or self._gains_ended()):
+            if self.plan.adaptive and index + 1 < len(self.plan.levels) and (fails >= 2 or self._gains_ended()):
+                why = "two levels broke a limit" if fails >= 2 else f"{result.level} brought less than 5 % more tok/s"
+                self._warn(f"more users were not tried: {why}")
                 return
 
     async def _level(self, index: int) -> LevelRaw:

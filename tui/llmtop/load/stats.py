@@ -8,6 +8,7 @@ second half is llmtop's own: exact concurrency, the steady window, tokens weight
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -180,13 +181,17 @@ class Pacing:
 def pacing(records: Sequence[RequestRecord]) -> Pacing:
     """The pacing of requests with scheduled starts.
 
-    Done per second counts from the first end to the last, so that the time of one answer drops out. A server that
-    keeps up has latencies that stay; where they grow by more than `BEHIND` of the time that passes, in the second half
-    and still in its last part, or arrivals had to wait for a free slot, the rate is not sustained.
+    Done per second counts from the first end to the last, so that the time of one answer drops out; where answers end
+    in a heap after the last arrival, over the whole time. A server that keeps up has times to the first and to the last
+    token that stay; a rate at which one of them grows, or arrivals had to wait for a free slot, is not sustained.
     """
     sent = sorted((r for r in records if r.outcome is not Outcome.CANCELLED), key=lambda r: r.start_s)
-    ends = sorted(r.end_s for r in sent if r.ok)
-    return Pacing(_per_second([r.start_s for r in sent]), _per_second(ends), _behind([r for r in sent if r.ok]))
+    done = [r for r in sent if r.ok]
+    ends = sorted(r.end_s for r in done)
+    offered, achieved, behind = _per_second([r.start_s for r in sent]), _per_second(ends), _behind(done)
+    if achieved is not None and offered is not None and achieved > offered:
+        achieved = len(ends) / (ends[-1] - sent[0].start_s) if behind else offered
+    return Pacing(offered, achieved, behind)
 
 
 def _per_second(times: Sequence[float]) -> float | None:
@@ -198,15 +203,23 @@ def _behind(done: Sequence[RequestRecord]) -> bool | None:
     quarter = len(done) // 4
     if quarter < 3:
         return None
-    parts = [done[k * quarter : (k + 1) * quarter] for k in (1, 2)] + [done[-quarter:]]
-    late = sum(r.late_s > max(0.05, 0.05 * r.latency_s) for r in parts[-1])
-    if late > 0.2 * quarter:
+    last = done[-quarter:]
+    if sum(r.late_s > max(0.05, 0.05 * r.latency_s) for r in last) > 0.2 * quarter:
         return True
-    starts = [math.fsum(r.start_s for r in part) / quarter for part in parts]
-    waits = [math.fsum(r.end_s - r.start_s for r in part) / quarter for part in parts]
-    noise = math.sqrt(sum(_variance([r.end_s - r.start_s for r in parts[k]]) / quarter for k in (0, 2)))
-    grows = all(waits[2] - waits[k] > BEHIND * (starts[2] - starts[k]) for k in (0, 1))
-    return grows and waits[2] - waits[0] > 3 * noise
+    starts = [r.start_s for r in done]
+    times = ([r.end_s - r.start_s for r in done], [r.ttft_s or 0.0 for r in done])
+    return any(_grows(starts, values, quarter) for values in times)
+
+
+def _grows(starts: Sequence[float], values: Sequence[float], quarter: int) -> bool:
+    """Whether a time grows by more than `BEHIND` of the time that passes, in the second half and still in its end."""
+    cuts = [slice(k * quarter, (k + 1) * quarter) for k in (1, 2)] + [slice(len(values) - quarter, len(values))]
+    at = [math.fsum(starts[cut]) / quarter for cut in cuts]
+    mean = [math.fsum(values[cut]) / quarter for cut in cuts]
+    middle = [statistics.median(values[cut]) for cut in cuts]  # a few that waited long are no growth
+    noise = math.sqrt(sum(_variance(values[cuts[k]]) / quarter for k in (0, 2)))
+    grows = all(m[2] - m[k] > BEHIND * (at[2] - at[k]) for m in (mean, middle) for k in (0, 1))
+    return grows and mean[2] - mean[0] > 3 * noise
 
 
 def _variance(values: Sequence[float]) -> float:

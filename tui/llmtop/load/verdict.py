@@ -177,7 +177,7 @@ def judge(
     first = fails[good] if good < len(judged) else None
     answered = bool(judged) and (first is not None or ended is None)
     sweet = judged[good - 1] if climbs and good and answered else None
-    clean = [level for level in judged if level.whole and not level.failed]
+    clean = [level for level in judged if level.whole and not level.failed and not level.saturated]
     return Verdict(
         sweet_spot=sweet.load if sweet else None,
         first_fail=first,
