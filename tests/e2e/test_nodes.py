@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def test_a_node_shows_its_servers_its_memory_and_its_gpu(tmp_path: Path, node: S
         ("spark-b", False, "ok", "gx10-b")
     ]
     assert line["host"] == line["nodes"][0]["host"]
-    assert node.sessions() == []  # nothing stays behind
+    node.wait_for_the_end()  # nothing stays behind
 
 
 def _meminfo(root: Path) -> list[str]:
@@ -133,6 +134,21 @@ def test_a_connection_that_is_killed_comes_back(tmp_path: Path, node: Sshd, serv
         assert back["servers"][0]["restarts"] == 0
         assert program.stop() == 0
     assert not [line for line in program.lines if line["servers"] and line["servers"][0]["state"] == "DOWN"]
+
+
+def test_nothing_stays_behind_on_either_side(tmp_path: Path, node: Sshd, server: PageServer) -> None:
+    with tempfile.TemporaryDirectory(prefix="n") as runtime:
+        env = {**node.env, "XDG_RUNTIME_DIR": runtime}
+        with Program(tmp_path, node.url, "-d", "0.5", env=env) as program:
+            program.wait(serves, "serving")
+            (folder,) = Path(runtime).iterdir()
+            assert (folder.stat().st_mode & 0o777, len(node.sessions()) > 0) == (0o700, True)
+            assert program.stop(signal.SIGINT) == 0
+        assert list(Path(runtime).iterdir()) == []
+        with Program(tmp_path, node.url, "-d", "0.5", env=env) as program:
+            program.wait(serves, "serving")
+            program.process.kill()  # even so the reader over there ends: its input does
+            node.wait_for_the_end()
 
 
 def test_a_server_that_ends_is_down_and_not_its_node(tmp_path: Path, node: Sshd, root: NodeRoot) -> None:

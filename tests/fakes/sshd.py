@@ -152,6 +152,13 @@ class Sshd:
 
         return [child.pid for child in psutil.Process(self._process.pid).children(recursive=True)]
 
+    def wait_for_the_end(self) -> None:
+        """Wait until it has no connection and no program of one any more."""
+        deadline = time.monotonic() + PATIENCE_S
+        while left := self.sessions():
+            assert time.monotonic() < deadline, f"still there: {left}"
+            time.sleep(0.05)
+
     def signal(self, number: signal.Signals, *, listener: bool = True) -> None:
         """Send a signal to its connections, and to the process that takes new ones."""
         pids = self.sessions()

@@ -136,12 +136,14 @@ def _once(settings: Settings, machine: Any, as_json: bool, as_line: bool) -> int
     poller = Poller(settings, machine, take)
     poller.start()
     deadline = time.monotonic() + ONCE_DEADLINE_S
-    with news:
-        while time.monotonic() < deadline and not (latest and latest[1]):
-            news.wait(min(0.2, max(0.0, deadline - time.monotonic())))
-            if poller.error is not None:
-                raise poller.error
-    poller.stop()
+    try:
+        with news:
+            while time.monotonic() < deadline and not (latest and latest[1]):
+                news.wait(min(0.2, max(0.0, deadline - time.monotonic())))
+                if poller.error is not None:
+                    raise poller.error
+    finally:  # also after Ctrl+C: what was opened elsewhere is closed
+        poller.stop()
     if not latest:
         raise RuntimeError("no snapshot within the deadline")
     snapshot: Snapshot = latest[0]
@@ -181,12 +183,14 @@ def _stream(settings: Settings, machine: Any, as_json: bool, log: Any) -> int:
     poller.start()
     if startup.wanted:
         startup.begin()
-    while not ended.wait(0.2 if startup.active else 0.5):
-        startup.step()
-        if poller.error is not None:
-            raise poller.error
-    startup.end()
-    poller.stop()
+    try:
+        while not ended.wait(0.2 if startup.active else 0.5):
+            startup.step()
+            if poller.error is not None:
+                raise poller.error
+    finally:
+        startup.end()
+        poller.stop()
     silence_stdout()
     if isinstance(done[0], BaseException):
         raise done[0]
