@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import sys
@@ -13,7 +14,14 @@ import pytest
 
 from fakes.node_root import GB10, H100, NodeRoot, nvidia_smi
 from fakes.pages import Engine, PageServer, free_port
-from fakes.sshd import MISSING, Sshd
+from fakes.sshd import MISSING, PATIENCE_S, Sshd
+from fakes.truth import truth_server
+from llmtop.contract.settings import parse_node
+from llmtop.load import safety
+from llmtop.load.events import Event, Warned
+from llmtop.load.plan import Level, Plan
+from llmtop.load.runner import LoadRun, RunOptions
+from llmtop.nodes.node import RemoteNode
 from program import Line, Program, once, validator
 
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
@@ -254,3 +262,32 @@ def test_a_load_does_not_go_through_ssh_and_says_so(tmp_path: Path) -> None:
     done = once(tmp_path, "load", "ssh://spark-b")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "does not go through ssh" in done.stderr
+
+
+async def test_a_load_test_of_the_screen_goes_through_the_forward(
+    tmp_path: Path, node: Sshd, root: NodeRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has a name that only ssh knows, so that nothing else leads to it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PATH", node.env["PATH"])
+    with truth_server() as truth:
+        root.serve(4242, int(truth.url.rpartition(":")[2]))
+        watched = RemoteNode(parse_node(node.url))
+        watched.start()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not watched.targets:
+                    await asyncio.sleep(0.05)
+            (target,) = watched.targets
+            events: list[Event] = []
+            plan = Plan(url=target.url, levels=(Level("c=2", 2, 4, 16, 4),))
+            result = await LoadRun(plan, RunOptions.of_target(target, write=False), events.append).run()
+        finally:
+            await watched.stop()
+    assert (target.host, target.node, result.levels[0].completed) == ("spark-b", "spark-b", 4)
+    assert [event.text for event in events if isinstance(event, Warned) and event.text.startswith("through ssh: ")]
+
+
+def test_a_node_whose_name_no_resolver_knows_may_be_loaded_by_who_types_it() -> None:
+    granted = safety.ask("http://no-such-host.invalid:8000", has_key=True, allow_remote=False, node="no-such-host")
+    assert granted.confirm is safety.Confirm.NAME

@@ -40,7 +40,7 @@ class Child:
         self._guard = asyncio.ensure_future(self._guarded())
 
     @classmethod
-    async def start(cls, plan: Plan, authorization: str | None, tls: dict[str, Any]) -> Child:
+    async def start(cls, plan: Plan, authorization: str | None, reach: dict[str, Any]) -> Child:
         """A new worker, plan in hand; the key goes through the pipe and nowhere else."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "llmtop.load.worker"),  # -P: no module of the current folder
@@ -50,7 +50,7 @@ class Child:
             limit=_LINE_LIMIT,
         )
         child = cls(process)
-        child.say(plan=plain(plan), authorization=authorization, parent=os.getpid(), tls=tls)
+        child.say(plan=plain(plan), authorization=authorization, parent=os.getpid(), reach=reach)
         return child
 
     def say(self, **command: Any) -> None:

@@ -70,8 +70,8 @@ class Watcher:
             if view.url == self._url:
                 self.max_num_seqs = view.max_num_seqs or self.max_num_seqs
                 self.engine = engine_text(view.engine, view.version) or self.engine
-                if view.local and snapshot is not None:
-                    self._memory(snapshot)
+                if snapshot is not None and (view.local or view.node is not None):
+                    self._memory(snapshot, view.node)
         return counters
 
     async def of_model(self, model: str | None) -> ServerCounters | None:
@@ -97,17 +97,21 @@ class Watcher:
         made = delta(past[-1].generation, counters.generation) if past else None
         self.tok_s = made / (counters.time_s - past[-1].time_s) if made is not None else None
 
-    def _memory(self, snapshot: Snapshot) -> None:
+    def _memory(self, snapshot: Snapshot, node: str | None) -> None:
+        """The memory and power of the machine that the server runs on."""
+        if not snapshot.current(node):
+            return
         for pool in snapshot.pools:
-            if pool.kind not in ("hbm", "unified"):
+            if pool.kind not in ("hbm", "unified") or pool.node != node:
                 continue
             self._headroom += [pool.headroom_bytes] if pool.headroom_bytes is not None else []
             if pool.low_water_bytes is not None and (pool.low_water_time or 0.0) >= self._since:
                 self._headroom.append(pool.low_water_bytes)  # sampled more often than snapshots are made
-        power = [device.power_w for device in snapshot.devices if device.power_w is not None]
+        devices = [device for device in snapshot.devices if device.node == node]
+        power = [device.power_w for device in devices if device.power_w is not None]
         if power:
             self._power.append(sum(power))
-        energy = [device.energy_j for device in snapshot.devices]
+        energy = [device.energy_j for device in devices]
         if energy and all(value is not None for value in energy):
             self._energy.append((snapshot.time, sum(value or 0.0 for value in energy)))
 

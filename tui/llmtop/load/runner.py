@@ -23,7 +23,7 @@ from typing import IO, Any
 from llmtop.contract.codec import plain, rebuild
 from llmtop.contract.settings import Target
 from llmtop.contract.snapshot import Snapshot
-from llmtop.contract.units import clean
+from llmtop.contract.units import clean, seconds
 from llmtop.engines.models import ListedModel, listed
 from llmtop.engines.registry import engine_text
 from llmtop.load import flags as doubts
@@ -43,6 +43,7 @@ from llmtop.net.connection import Connector, Origin, fetch
 
 GAIN = 1.05
 DRAIN_S = 10.0
+FORWARD_TRIES = 5
 
 
 class LoadError(RuntimeError):
@@ -60,12 +61,17 @@ class RunOptions:
     snapshots: Callable[[], Snapshot | None] | None = None
     ca: Path | None = None
     insecure: bool = False
+    via: str | None = None  # the Unix socket that ssh forwards to the server
 
     @classmethod
     def of_target(cls, target: Target, **more: Any) -> RunOptions:
         """The options that follow from a configured server: its key or login, and its certificate."""
         values = {"ca": target.ca, "insecure": target.insecure, "max_num_seqs": target.max_num_seqs} | more
-        return cls(authorization=target.authorization, **values)
+        return cls(authorization=target.authorization, via=target.via, **values)
+
+    def connector(self, url: str) -> Connector:
+        """What opens connections to a server."""
+        return Connector(Origin.parse(url), ca=self.ca, insecure=self.insecure, via=self.via)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -75,13 +81,12 @@ class RunOptions:
 
 async def read_counters(url: str, options: RunOptions) -> ServerCounters | None:
     """What the server does now, before any load; None when it does not say."""
-    connector = Connector(Origin.parse(url), ca=options.ca, insecure=options.insecure)
-    return await CounterReader(connector, options.headers).read()
+    return await CounterReader(options.connector(url), options.headers).read()
 
 
 async def survey(url: str, options: RunOptions) -> tuple[ListedModel, ...]:
     """The models that a server lists; none when it does not answer."""
-    connector = Connector(Origin.parse(url), ca=options.ca, insecure=options.insecure)
+    connector = options.connector(url)
     with contextlib.suppress(OSError, TimeoutError, ValueError):
         status, body = await fetch(connector, "GET", "/v1/models", options.headers)
         return listed(json.loads(body)) if status == 200 else ()
@@ -116,7 +121,7 @@ class LoadRun:
         self.plan = plan
         self._options = options
         self._emit = on_event
-        self._connector = Connector(Origin.parse(plan.url), ca=options.ca, insecure=options.insecure)
+        self._connector = options.connector(plan.url)
         self._watcher = Watcher(plan.url, CounterReader(self._connector, options.headers), options.snapshots)
         self._children: list[Child] = []
         self._profile = Profile()
@@ -180,9 +185,23 @@ class LoadRun:
             self._warn(f"the server refuses {', '.join(self._profile.refused)}: left out")
         if self._before is None:
             self._warn("no counters at /metrics: totals are not checked, queue and KV are unknown")
+        if self._options.via is not None:
+            await self._time_the_forward()
         self._settle(child)
         self._pace = await self._measured(child)
         self._emit(Preflighted(self._profile, self._before, estimate_s(self.plan, self._pace)))
+
+    async def _time_the_forward(self) -> None:
+        """What the way through ssh adds to every request, in words."""
+        taken = []
+        for _ in range(FORWARD_TRIES):
+            began = time.perf_counter()
+            with contextlib.suppress(OSError, TimeoutError):
+                await fetch(self._connector, "GET", "/health", self._options.headers)
+                taken.append(time.perf_counter() - began)
+        if taken:
+            middle = sorted(taken)[len(taken) // 2]
+            self._warn(f"through ssh: an empty request takes {seconds(middle)}, which is in every TTFT")
 
     async def _measured(self, child: Child) -> Pace | None:
         """How fast the server is, for the estimate of time: of one that serves nobody else, and before a long run."""
@@ -221,8 +240,9 @@ class LoadRun:
         child.say(cmd="plan", plan=plain(fitted))
 
     async def _child(self) -> Child:
-        tls = {"ca": str(self._options.ca) if self._options.ca else None, "insecure": self._options.insecure}
-        child = await Child.start(self.plan, self._options.authorization, tls)
+        options = self._options
+        reach = {"ca": str(options.ca) if options.ca else None, "insecure": options.insecure, "via": options.via}
+        child = await Child.start(self.plan, options.authorization, reach)
         self._children.append(child)
         await child.hear("hello")
         return child

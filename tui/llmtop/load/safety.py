@@ -80,9 +80,11 @@ def permission(place: Place, host: str, has_key: bool, allow_remote: bool) -> Pe
     return Permission(place, Confirm.NAME, (f"{host} is another host: type its name to load it.",))
 
 
-def ask(url: str, has_key: bool, allow_remote: bool) -> Permission:
-    """The permission for a URL; resolves its host. Raises `BadUrl` or `OSError`."""
+def ask(url: str, has_key: bool, allow_remote: bool, node: str | None = None) -> Permission:
+    """The permission for a URL; resolves its host, unless it is a `node` by ssh. Raises `BadUrl` or `OSError`."""
     host = Origin.parse(url).host
+    if node is not None:  # one may log in there: it is no stranger's
+        return permission(Place.PRIVATE, host, has_key, allow_remote)
     return permission(place_of(addresses(host), own_addresses()), host, has_key, allow_remote)
 
 

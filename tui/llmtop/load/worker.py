@@ -1,6 +1,6 @@
 """The process that makes the load: `python -m llmtop.load.worker`.
 
-JSON lines on stdin: first `{"plan", "authorization", "parent", "tls"}`, then commands: `preflight`, `measure`,
+JSON lines on stdin: first `{"plan", "authorization", "parent", "reach"}`, then commands: `preflight`, `measure`,
 `profile`, `plan`, `prepare` (a level), `go` (at a time), `stop`. JSON lines on stdout: `hello preflight measured ready
 req snap level error done`. It ends, and every connection with it, on `stop`, at the end of stdin, and with its parent.
 """
@@ -78,14 +78,14 @@ class Worker:
     """Carries out the commands of its parent, one level at a time."""
 
     def __init__(self, plan: Plan, order: dict[str, Any], pipe: Pipe) -> None:
-        authorization, tls = order.get("authorization"), order.get("tls") or {}
-        ca = Path(tls["ca"]) if tls.get("ca") else None
+        authorization, reach = order.get("authorization"), order.get("reach") or {}
+        ca = Path(reach["ca"]) if reach.get("ca") else None
         self._plan = plan
         self._pipe = pipe
         KNOWN.add_header(authorization)
         self._headers = {"Authorization": authorization} if authorization else {}
-        connect_s, insecure = plan.timeouts.connect_s, bool(tls.get("insecure"))
-        self._connector = Connector(Origin.parse(plan.url), connect_s, ca, insecure)
+        connect_s, insecure = plan.timeouts.connect_s, bool(reach.get("insecure"))
+        self._connector = Connector(Origin.parse(plan.url), connect_s, ca, insecure, via=reach.get("via"))
         self._profile = Profile()
         self._run: LevelRun | None = None
         self._index = 0

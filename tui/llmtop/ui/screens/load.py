@@ -322,7 +322,7 @@ class LoadScreen(ViewScreen):
         """The questions of the safety rules; resolving a name must not block the screen."""
         has_key, allow = target.key is not None or target.login is not None, self._app.settings.allow_remote_load
         try:
-            permission = await asyncio.to_thread(safety.ask, plan.url, has_key, allow)
+            permission = await asyncio.to_thread(safety.ask, plan.url, has_key, allow, target.node)
         except (OSError, ValueError) as error:
             self._say(f"{target.host}: {error}")
             return
