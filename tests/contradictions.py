@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from llmtop.contract.snapshot import ServerView, Snapshot, State
@@ -12,7 +13,10 @@ TIGHT, SLACK = 0.95, 1e-9
 def contradictions(snapshot: Snapshot) -> list[str]:
     """Every pair of statements of a snapshot that cannot both be true."""
     found = [f"{server.url}: {words}" for server in snapshot.servers for words in _of_server(server)]
-    return found + list(_of_findings(snapshot))
+    codes = {server.limited_by for server in snapshot.servers}
+    if snapshot.limited_by not in codes or (snapshot.limited_by == "UNDERLOADED" and codes - {None, "UNDERLOADED"}):
+        found.append(f"limited by {snapshot.limited_by}, of {codes}")
+    return found + list(_of_findings(snapshot)) + list(_of_machine_findings(snapshot))
 
 
 def _of_server(server: ServerView) -> Iterator[str]:
@@ -25,10 +29,12 @@ def _of_server(server: ServerView) -> Iterator[str]:
         yield f"more would fit, and {waiting} wait"
     if verdict == "UNDERLOADED" and server.room_requests == 0:
         yield "more would fit, and there is room for 0"
-    if verdict == "SEQ_CAP" and not waiting:
-        yield "the cap holds requests back, and none waits"
-    if verdict in ("SEQ_CAP", "DEFERRED", "KV_PRESSURE", "MIXED") and not server.limited_by_evidence:
+    if verdict in ("SEQ_CAP", "QUEUE", "DEFERRED") and not waiting:
+        yield f"{verdict} holds requests back, and none waits"
+    if verdict is not None and not server.limited_by_evidence:
         yield f"{verdict} without evidence"
+    yield from _of_evidence(server)
+    yield from _of_rows(server)
     if server.state is State.IDLE and (running or waiting):
         yield f"idle, and {running} run, {waiting} wait"
     if server.state is State.STALLED and not (running or waiting):
@@ -51,6 +57,65 @@ def _of_server(server: ServerView) -> Iterator[str]:
         yield f"a negative rate: {rates}"
 
 
+def _of_evidence(server: ServerView) -> Iterator[str]:
+    """The figures of a verdict are those beside it, where it speaks of now and of all engines."""
+    said = server.limited_by_evidence or ""
+    if server.limited_by in (None, "MIXED") or said.startswith("engine "):
+        return
+    for name, value in (("running", server.running), ("waiting", server.waiting)):
+        told = re.search(rf"(?<!of )\b{name} (\d+)", said)
+        if told and int(told[1]) != value:
+            yield f"{said}, and {value} {name}"
+    kv = re.search(r"\bKV (\d+) %", said)
+    if kv and (server.kv_usage is None or abs(int(kv[1]) - 100 * server.kv_usage) > 0.51):
+        yield f"{said}, at {server.kv_usage}"
+
+
+def _of_rows(server: ServerView) -> Iterator[str]:
+    """The figures of a server are those of its engines: sums of what is counted, the fullest cache."""
+    rows, live = server.engines, server.state.live or server.state is State.STALE
+    for name in ("running", "waiting", "max_num_seqs"):
+        known = [getattr(row, name) for row in rows if getattr(row, name) is not None]
+        if known and len(known) == len(rows) and sum(known) != getattr(server, name):
+            yield f"{name} {getattr(server, name)} of rows with {known}"
+    if live and rows and server.kv_usage != max((r.kv_usage for r in rows if r.kv_usage is not None), default=None):
+        yield f"KV {server.kv_usage} of rows with {[row.kv_usage for row in rows]}"
+    if len({row.engine for row in rows}) != len(rows):
+        yield f"two rows of one name: {[row.engine for row in rows]}"
+    for row in rows:
+        if row.state is State.STALLED and not (row.running or row.waiting):
+            yield f"engine {row.engine} stalled, and nothing runs or waits"
+        if row.state is State.IDLE and (row.running or row.waiting):
+            yield f"engine {row.engine} idle, and {row.running} run, {row.waiting} wait"
+        if server.servers_in_turn and row.generation_tok_s is not None:
+            yield f"{server.servers_in_turn} servers in turn, and engine {row.engine} at {row.generation_tok_s} tok/s"
+    states = {row.state for row in rows}
+    if server.state is State.STALLED and State.STALLED not in states:
+        yield f"stalled, with rows {states}"
+    if server.state in (State.SERVING, State.IDLE) and states and states <= {State.STALLED}:
+        yield f"{server.state}, with rows {states}"
+    if server.servers_in_turn and server.rates.generation_tok_s is not None:
+        yield f"{server.servers_in_turn} servers in turn, at {server.rates.generation_tok_s} tok/s"
+    used, capacity, length = server.kv_used_tokens, server.kv_capacity_tokens, server.max_model_len
+    if None not in (used, capacity, length) and (server.room_requests or 0) * length > capacity - used:  # type: ignore[operator]
+        yield f"room for {server.room_requests} x {length} in {capacity} - {used}"
+
+
+def _of_machine_findings(snapshot: Snapshot) -> Iterator[str]:
+    ids = {finding.id for finding in snapshot.findings}
+    for pool in snapshot.pools:
+        if (pool.state in ("low", "critical")) != (f"memory:{pool.name}{snapshot.on(pool.node)}" in ids):
+            yield f"{pool.name} is {pool.state}, beside {ids}"
+        used, free, total = pool.used_bytes or 0, pool.headroom_bytes or 0, pool.total_bytes
+        if total is not None and used + free > total:
+            yield f"{used} used and {free} left of {total} bytes"
+        if pool.low_water_bytes is not None and pool.low_water_bytes > free and pool.headroom_bytes is not None:
+            yield f"{free} bytes left, and never less than {pool.low_water_bytes}"
+    for source in snapshot.sources:
+        if source.ok and f"source:{source.name}" in ids:
+            yield f"{source.name} fails, and is well"
+
+
 def _of_findings(snapshot: Snapshot) -> Iterator[str]:
     servers = {server.url: server for server in snapshot.servers}
     for finding in snapshot.findings:
@@ -67,6 +132,14 @@ def _of_findings(snapshot: Snapshot) -> Iterator[str]:
             yield f"{finding.evidence} of another moment than {server.limited_by_evidence}"
         if kind == "prefix-cache" and (server.prefix_hit_rate is None or server.prefix_hit_rate > 0.25):
             yield f"{finding.text}, at {server.prefix_hit_rate}"
+        if kind == "rejections" and not server.rates.rejections_s:
+            yield f"{finding.text}, at {server.rates.rejections_s}/s"
+        if kind == "unreachable" and server.state.value not in finding.text:
+            yield f"{finding.text}, and {server.state}"
+        if kind == "stalled" and ("none runs" in finding.text) == bool(server.running):
+            yield f"{finding.text}, and {server.running} run"
+        if kind in ("speculation", "prefix-cache", "errors") and not server.state.live:
+            yield f"{finding.text}, and {server.state}"
         if kind == "health" and server.healthy:
             yield f"{finding.text}, and healthy"
         if not (server.engine or "vllm").startswith("vllm") and "--max-num-seqs" in (finding.advice or ""):

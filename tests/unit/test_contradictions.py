@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -51,6 +52,57 @@ def test_a_case_that_tripped_other_monitors(name: str) -> None:
     assert wrong(Session(), answers) == []
 
 
+@pytest.mark.parametrize("name", sorted(folder.name for folder in (FIXTURES / "reports").iterdir()))
+def test_a_page_that_other_monitors_were_reported_to_misread(name: str) -> None:
+    first, second = ((FIXTURES / "reports" / name / file).read_bytes() for file in ("a.txt", "b.txt"))
+    answers = ((float(t), first if t < 5 else second) for t in range(15))
+    assert wrong(Session(), answers) == []
+
+
+_NAMES = {
+    "vllm:": ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "generation_tokens_total"),
+    "sglang:": ("num_running_reqs", "num_queue_reqs", "token_usage", "generation_tokens_total"),
+    "lmdeploy:": ("num_requests_running", "num_requests_waiting", "gpu_cache_usage_perc", "generation_tokens_total"),
+    "llamacpp:": ("requests_processing", "requests_deferred", "kv_cache_usage_ratio", "tokens_predicted_total"),
+}
+
+
+def wander(prefix: str, engines: int, chance: random.Random) -> Iterator[tuple[float, bytes | Failure]]:
+    """Minutes of engines that are calm, full, hung, empty, gone and back, at random; figures jump between pages."""
+    t, generated, label = 0.0, [0] * engines, chance.choice(("engine", "worker_addr", "replica"))
+    mood = "calm"
+    while t < 240:
+        t += chance.choice((1.0, 1.0, 1.0, 2.5))
+        if chance.random() < 0.08:
+            mood = chance.choice(("calm", "full", "hung", "hung-empty", "idle", "gone"))
+        if mood == "gone":
+            generated = [0] * engines
+            yield t, Failure("refused", "connection refused")
+            continue
+        lines = []
+        for number in range(engines):
+            running = {"idle": 0, "hung-empty": 0, "hung": 3}.get(mood, chance.randrange(9))
+            waiting = {"idle": 0, "hung": 1, "hung-empty": 5, "calm": 0}.get(mood, chance.randrange(9))
+            usage = {"idle": 0.0, "full": chance.uniform(0.9, 1.0), "hung": 0.4}.get(mood, chance.uniform(0, 0.97))
+            generated[number] += 0 if mood.startswith("hung") else running * 10
+            for name, value in zip(_NAMES[prefix], (running, waiting, usage, generated[number]), strict=True):
+                lines.append(f'{prefix}{name}{{{label}="{number}",model_name="m"}} {value}')
+            if prefix == "sglang:":
+                lines.append(f'sglang:mamba_usage{{{label}="{number}",model_name="m"}} {chance.uniform(0, 1)}')
+                lines.append(f'sglang:num_grammar_queue_reqs{{{label}="{number}",model_name="m"}} {waiting // 2}')
+                lines.append(f'sglang:max_total_num_tokens{{{label}="{number}",model_name="m"}} 100000')
+        yield t, "\n".join([*lines, f"vllm:admission_rejections_total {int(t) // 60 * 7}", ""]).encode()
+
+
+@pytest.mark.parametrize("engines", [1, 3])
+@pytest.mark.parametrize("prefix", _NAMES)
+@pytest.mark.parametrize("seed", range(3))
+def test_servers_of_any_mood(prefix: str, engines: int, seed: int) -> None:
+    session = Session()
+    session.crank.tracker.identity = Identity("m", None, 4096, 8 if seed else None)
+    assert wrong(session, wander(prefix, engines, random.Random(seed))) == []
+
+
 def story() -> Iterator[tuple[float, bytes | Failure]]:
     """Two minutes of a small engine: calm, more than it can hold, nothing, gone, back."""
     profile = profiles.load("gb10")
@@ -97,6 +149,8 @@ def test_the_list_of_contradictions_can_fail() -> None:
     session = Session()
     snapshot = session.after(vllm_page(running=2.0, waiting=3.0, generation=1.0), 0.0)
     lying = replace(
-        snapshot, servers=(replace(snapshot.servers[0], limited_by="UNDERLOADED", limited_by_evidence="x"),)
+        snapshot,
+        servers=(replace(snapshot.servers[0], limited_by="UNDERLOADED", limited_by_evidence="x"),),
+        limited_by="UNDERLOADED",
     )
     assert contradictions(lying) == ["http://server:8000: more would fit, and 3 wait"]
