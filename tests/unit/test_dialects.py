@@ -360,6 +360,21 @@ def test_tensorrt_without_a_prefix_and_without_a_name() -> None:
     assert watched(bare).engine is None
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        'nv_inference_request_success{model="m",version="1"} 5\n',
+        'request_success_total{engine_type="undefined",model_name="undefined",finished_reason="stop"} 5\n',
+        'dynamo_frontend_requests_total{model="m",status="success"} 5\n',
+    ],
+)
+def test_only_vllm_is_idle_where_it_counts_and_has_no_gauges(page: str) -> None:
+    server = watched(page, page)
+    assert (server.running, server.waiting, server.kv_usage) == (None, None, None)
+    idle = watched(vllm(5).partition("\n")[2])
+    assert (idle.running, idle.waiting, idle.kv_usage) == (0, 0, 0.0)
+
+
 def test_tgi_times_by_what_a_batch_did() -> None:
     def page(prefill: float, decode: float, n: int) -> str:
         return "".join(

@@ -30,7 +30,7 @@ class KvSummary:
 
 def not_stepped(row: RowSample) -> bool:
     """An engine that is there but has no gauges yet: data-parallel vLLM exports them after the first step."""
-    present = bool(row.counters) or row.config is not None
+    present = row.late_gauges and (bool(row.counters) or row.config is not None)
     return present and not any(name in row.gauges or name in row.unread for name in ("running", "waiting", "kv_usage"))
 
 

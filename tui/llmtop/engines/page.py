@@ -147,7 +147,8 @@ class _Folder:
         for key, row in self._rows.items():
             if row.config is not None and row.config.summed:
                 row.config = replace(row.config, sharers=configured[self._places.get(key)])
-        return tuple(_sample(key, row) for key, row in sorted(self._rows.items(), key=_engine_order))
+        late = BY_NAME[self.dialect].late_gauges
+        return tuple(_sample(key, row, late) for key, row in sorted(self._rows.items(), key=_engine_order))
 
 
 def _engine_order(item: tuple[RowKey, _Row]) -> tuple[bool, int, str, str]:
@@ -156,7 +157,7 @@ def _engine_order(item: tuple[RowKey, _Row]) -> tuple[bool, int, str, str]:
     return engine == NO_ENGINE, int(engine) if engine.isdecimal() and len(engine) < 10 else 1 << 40, engine, model
 
 
-def _sample(key: RowKey, row: _Row) -> RowSample:
+def _sample(key: RowKey, row: _Row, late: bool) -> RowSample:
     gauges = {name: value for name, value in row.gauges.items() if math.isfinite(value)}
     counters = {name: value for name, value in row.counters.items() if name not in row.unread and math.isfinite(value)}
     reasons = _waiting(gauges, row)
@@ -168,7 +169,7 @@ def _sample(key: RowKey, row: _Row) -> RowSample:
     histograms = {name: _histogram(row, name) for name in row.buckets.keys() | (row.sums.keys() & row.counts.keys())}
     sleep, unread = _sleep_level(row.sleep), frozenset(row.unread)
     at_end = frozenset(name for name in counters if row.ranks[name][0] >= AT_END)
-    return RowSample(key, gauges, counters, histograms, reasons, row.config, sleep, row.role, unread, at_end)
+    return RowSample(key, gauges, counters, histograms, reasons, row.config, sleep, row.role, unread, late, at_end)
 
 
 def _waiting(gauges: dict[str, float], row: _Row) -> dict[str, int]:

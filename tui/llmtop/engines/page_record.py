@@ -51,6 +51,7 @@ class RowSample:
     sleep_level: int | None = None  # None = the page does not say, 0 = awake
     role: str | None = None  # "prefill" or "decode" where the two are done by different engines
     unread: frozenset[str] = frozenset()  # gauges and counters that are there, as NaN or Inf
+    late_gauges: bool = False  # an engine that counts and has none has not stepped yet
     at_end: frozenset[str] = frozenset()  # counters that move only when a request ends
 
     @property

@@ -44,5 +44,7 @@ LLM_D = EngineEntry(
         *histogram("e2e", "inference_objective_request_duration_seconds", "inference_model_request_duration_seconds"),
     ),
     port=9090,
+    prefix="inference_",
+    without_metrics="only means over its pods are on it: nothing has been routed yet",
     silent_on="KV cache: only a mean over its pods",
 )

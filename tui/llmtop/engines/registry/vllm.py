@@ -81,6 +81,7 @@ VLLM = EngineEntry(
         *counter("rejections", "vllm:admission_rejections_total"),
     ),
     row_labels=("engine",),
+    late_gauges=True,
     null_block=True,
     owner="vllm",
     processes=(
