@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 EXIT_OK, EXIT_UNHEALTHY, EXIT_USAGE, EXIT_CRASH = 0, 1, 2, 70
 THEMES = (  # of the screen, which is not imported to check a word
     *("ansi-dark", "ansi-light", "atom-one-dark", "atom-one-light", "catppuccin-frappe", "catppuccin-latte"),
-    *("catppuccin-macchiato", "catppuccin-mocha", "dracula", "flexoki", "gruvbox", "llmtop", "llmtop-light"),
-    *("llmtop-projector", "monokai", "nord", "rose-pine"),
+    *("catppuccin-macchiato", "catppuccin-mocha", "dracula", "flexoki", "gruvbox", "llmtop", "llmtop-ansi"),
+    *("llmtop-light", "llmtop-projector", "monokai", "nord", "rose-pine"),
     *("rose-pine-dawn", "rose-pine-moon", "solarized-dark", "solarized-light", "textual-dark", "textual-light"),
     "tokyo-night",
 )

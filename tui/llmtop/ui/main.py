@@ -49,9 +49,13 @@ def _prepare(settings: Settings) -> None:
 
 def _run(app: LlmtopApp) -> int:
     """Run the app; a crash is raised once the terminal is restored."""
+    from llmtop.ui.themes import PALETTE
+
     theme = app.settings.theme
     if theme and theme not in app.available_themes:
         raise UsageError(f"there is no theme {theme!r}; there are {', '.join(sorted(app.available_themes))}")
+    if not theme and _SIMPLE_TERMS.match(os.environ.get("TERM", "")) and "COLORTERM" not in os.environ:
+        app.theme = PALETTE.name
     app.run(mouse=app.settings.mouse)
     error = app._exception
     if error is not None:

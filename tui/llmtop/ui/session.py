@@ -47,7 +47,7 @@ class Session(RepaintingApp[None]):
         off: frozenset[str] = frozenset(),
     ) -> None:
         """`off`: actions that are not for whoever sits here."""
-        super().__init__(ansi_color=ansi)
+        super().__init__(ansi_color=ansi or None)  # None: as the theme has it
         for theme in OWN:
             self.register_theme(theme)
         self.theme = settings.theme if settings.theme in self.available_themes else THEMES[0]

@@ -1,26 +1,28 @@
 """The themes of the key `t`: colours that also people who see red and green alike can tell apart, dark and light.
 
 Good, low and critical differ in lightness and in blue against yellow; the words beside them say the same. The
-terminal's own palette is among them.
+terminal's own palette is among them. The greys are grey enough, and the blue green enough, to stay so in 256 colours.
 """
 
 from __future__ import annotations
 
-from textual.theme import Theme
+from dataclasses import replace
+
+from textual.theme import BUILTIN_THEMES, Theme
 
 DARK = Theme(
     "llmtop",
-    primary="#3d719f",
+    primary="#3d75a1",
     secondary="#8a8fa8",
     success="#3fb8a0",
     warning="#f0b429",
     error="#ff6b5e",
     accent="#c8a2ff",
     foreground="#d5dae3",
-    background="#10141b",
-    surface="#161b24",
-    panel="#1d2430",
-    boost="#232b39",
+    background="#121418",
+    surface="#181b20",
+    panel="#21252b",
+    boost="#2a2e35",
 )
 LIGHT = Theme(
     "llmtop-light",
@@ -51,5 +53,9 @@ PROJECTOR = Theme(
     panel="#1a1a1a",
     boost="#262626",
 )
-OWN = (DARK, LIGHT, PROJECTOR)
-THEMES = ("llmtop", "llmtop-light", "llmtop-projector", "tokyo-night", "ansi-dark", "ansi-light")
+# the terminal's own colours; blue bars are too dark on the black of a console
+PALETTE = replace(
+    BUILTIN_THEMES["ansi-dark"], name="llmtop-ansi", primary="ansi_cyan", secondary="ansi_white", accent="ansi_magenta"
+)
+OWN = (DARK, LIGHT, PROJECTOR, PALETTE)
+THEMES = (*(theme.name for theme in OWN), "tokyo-night", "ansi-light")

@@ -15,6 +15,7 @@ from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.server import KV_THRESHOLDS, quantile_span
 from llmtop.ui.panels.verdict import beyond_verdict, finding_lines, verdict_line
 from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, pair
+from llmtop_widgets import glyphs
 from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, beside, crop, fit, line, spread, text_width, width
 
@@ -128,7 +129,7 @@ def _first_steps(view: View, cells: int, rows: int) -> list[Line]:
 
 def _strip(laid: LaidOut, view: View, cells: int, rows: int) -> None:
     """The headline figures, tall where there is room, between blank lines where there is more."""
-    tall = rows >= TALL_ROWS and cells >= TALL_CELLS
+    tall = rows >= TALL_ROWS and cells >= TALL_CELLS and bool(glyphs.current().quadrants)
     laid.lines += [()] if tall else []
     drawn, room = strip_lines(view, cells, tall), cells // len(STRIP)
     laid.places += [(panel, place * room, len(laid.lines), room, len(drawn)) for place, panel in enumerate(STRIP)]

@@ -12,7 +12,7 @@ from llmtop.ui.panels.digits import of_percent, of_size, of_speed
 from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.view import LEVEL_STYLE, View
 from llmtop_widgets.bigtext import HALF_ROWS, half_lines
-from llmtop_widgets.text import Line, Span, beside, crop, fit, line, spread, text_width
+from llmtop_widgets.text import Line, Span, beside, crop, fit, flow, line, spread, text_width
 from llmtop_widgets.timechart import chart_lines
 
 GAP = 3
@@ -139,8 +139,9 @@ def _flat(tile: Tile, cells: int) -> list[Line]:
 def _tall(tile: Tile, cells: int) -> list[Line]:
     digits = half_lines(tile.value, _value_style(tile))
     wide = max(sum(text_width(span.text) for span in content) for content in digits)
-    notes = [tile.unit, " ".join(filter(None, tile.beside))]
-    beside_it = [line(Span(text, "label")) for text in notes] + [_trend(tile, cells - wide - 1)]
+    room = cells - wide - 1
+    details = flow((line(Span(text, "label")) for text in tile.beside), room, 1)
+    beside_it = [line(Span(tile.unit, "label")), details, _trend(tile, room)]
     rows = zip(digits, beside_it, strict=True)
     return [_label(tile, cells), *(crop((*fit(row, wide + 1), *note), cells) for row, note in rows)]
 
