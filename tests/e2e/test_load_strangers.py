@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from llmtop import cli
 from llmtop.commands.load_output import result_text
 from llmtop.load.plan import Plan
 from llmtop.load.results import run_from
+from llmtop.net.connection import tls_words
 from llmtop.session.history import History
 from llmtop.ui.load_state import LoadState
 from llmtop.ui.panels.load_answer import result_page
@@ -248,3 +250,36 @@ def test_a_model_in_the_url_is_the_one(capsys: pytest.CaptureFixture[str]) -> No
         run = Loaded(server, capsys)
     assert (run.level["completed"], run.result["model"]) == (8, "second")
     run.says("second")
+
+
+def test_a_model_that_is_not_listed_is_asked_for_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with stranger(models=("first", "second")) as server:
+        run = Loaded(server, capsys, "--model", "scond", "--max-concurrency", "2")
+        assert cli.run(["load", server.url, "--dry-run", "--model", "scond"]) == 0
+        assert cli.run(["load", server.url, "--dry-run"]) == 0
+    words = "scond is none of the 2 models listed here (first, second)"
+    run.says(words)
+    one, other = capsys.readouterr().out.split("Concurrency sweep of ")[1:]
+    assert f"model: {words}" in one
+    assert "first is taken of 2 models here" in other
+    assert "--model first " in other
+
+
+def test_a_closed_connection_hints_at_the_other_scheme(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls = Path(__file__).parent.parent / "fixtures" / "tls"
+    context.load_cert_chain(tls / "cert.pem", tls / "key.pem")
+    with stranger(tls=context) as server:
+        assert cli.run(["load", server.url, "--yes", "--json"]) == 3
+        assert "--ca FILE trusts the authority" in json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
+        assert cli.run(["load", server.url, "--yes", "--json", "--insecure", *SIZE, "--max-concurrency", "2"]) == 0
+        assert json.loads(capsys.readouterr().out.splitlines()[-1])["levels"][0]["completed"] == 8
+        server.url = server.url.replace("https", "http")
+        run = Loaded(server, capsys, "--max-concurrency", "2", code=3)
+        assert "https:// instead of http://?" in run.warnings
+
+
+def test_a_server_without_tls_is_said() -> None:
+    error = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)")
+    error.reason = "WRONG_VERSION_NUMBER"
+    assert tls_words(error) == "TLS: the server does not speak it (wrong version number): http:// instead of https://?"

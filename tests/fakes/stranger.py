@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -55,6 +56,7 @@ class Stranger:
     refuses: tuple[str, ...] = ()  # parts of a body, with 400 and OpenAI's words
     models: tuple[str, ...] = ("odd-one",)
     able: str | None = None  # the only model that makes text
+    tls: ssl.SSLContext | None = None
     url: str = ""
     log: list[Answered] = field(default_factory=list)
     asked: int = 0
@@ -67,7 +69,7 @@ class Stranger:
                 lengths = [line for line in head.lower().split("\r\n") if line.startswith("content-length:")]
                 body = await reader.readexactly(int(lengths[0].split(":")[1])) if lengths else b""
                 await self._answer(head.split(" ", 2)[1], json.loads(body or b"{}"), writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             writer.close()
 
     async def _answer(self, path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
@@ -145,8 +147,8 @@ def stranger(**odd: Any) -> Iterator[Stranger]:
     one, loop, ready = Stranger(**odd), asyncio.new_event_loop(), threading.Event()
 
     async def listen() -> None:
-        server = await asyncio.start_server(one.serve, "127.0.0.1", 0, limit=2**22)
-        one.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        server = await asyncio.start_server(one.serve, "127.0.0.1", 0, limit=2**22, ssl=one.tls)
+        one.url = f"http{'s' if one.tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         ready.set()
 
     def run() -> None:

@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"llmtop load: {error}", file=sys.stderr)
         result = RunResult(plan.scenario, str(error), slo=plan.slo, url=plan.url, error=str(error))
     with contextlib.suppress(BrokenPipeError):
-        print(to_json(values_of(result)) if args.json else result_text(result), flush=True)
+        if said := to_json(values_of(result)) if args.json else result_text(result):
+            print(said, flush=True)
     return exit_code(result, asked=args.slo is not None)
 
 

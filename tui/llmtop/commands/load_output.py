@@ -13,7 +13,7 @@ from llmtop.contract.units import UNKNOWN, clean, duration, rate, seconds
 from llmtop.engines.models import ListedModel
 from llmtop.load import table
 from llmtop.load.events import Draining, Event, LevelDone, LevelStarted, Measuring, Preflighted, Progress, Warned
-from llmtop.load.models import NoModel, candidates, choice
+from llmtop.load.models import NoModel, candidates, choice, unlisted
 from llmtop.load.plan import ROUTES, Plan, measurement_words
 from llmtop.load.results import RunResult, values_of
 from llmtop.load.scenarios import SCENARIOS, TooLong, bench_commands, cuts
@@ -37,7 +37,8 @@ def plan_text(plan: Plan, models: Sequence[ListedModel] = ()) -> str:
     head += _model_lines(plan, models)
     if (measured := measurement_words(plan)) is not None:
         head.append(measured)
-    return "\n".join([*head, *levels, "The same with vLLM's own tool:", *bench_commands(plan)])
+    taken = next((model.name for model in candidates(models, plan.model)), None)
+    return "\n".join([*head, *levels, "The same with vLLM's own tool:", *bench_commands(plan, taken)])
 
 
 def _model_lines(plan: Plan, models: Sequence[ListedModel]) -> list[str]:
@@ -49,7 +50,7 @@ def _model_lines(plan: Plan, models: Sequence[ListedModel]) -> list[str]:
         cut = cuts(plan, model.max_model_len)
     except (NoModel, TooLong) as error:
         raise UsageError(str(error)) from None
-    taken = choice(models, model.name) if plan.model is None else None
+    taken = choice(models, model.name) if plan.model is None else unlisted(models, plan.model)
     return [f"model: {clean(taken or model.name)}", *([cut] if cut else [])]
 
 

@@ -30,6 +30,13 @@ def names(models: Sequence[ListedModel], most: int = 5) -> str:
     return ", ".join(model.name for model in models[:most]) + more
 
 
+def unlisted(models: Sequence[ListedModel], wanted: str | None) -> str | None:
+    """What speaks against a model that was named, in words; None where nothing does."""
+    if wanted is None or not models or any(model.name == wanted for model in models):
+        return None
+    return f"{wanted} is none of the {len(models)} models listed here ({names(models)})"
+
+
 def choice(models: Sequence[ListedModel], taken: str | None) -> str | None:
     """Which of several models is taken, in words; None where there is no choice."""
     others = [model for model in models if model.name != taken]

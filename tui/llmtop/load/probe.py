@@ -18,7 +18,7 @@ from typing import Any
 from llmtop.engines.models import ListedModel, listed
 from llmtop.load.completion import REFUSED, Outcome, Reply
 from llmtop.load.exchange import Exchange, Meter
-from llmtop.load.models import NoModel, candidates, choice, names
+from llmtop.load.models import NoModel, candidates, choice, names, unlisted
 from llmtop.load.plan import MEASURED_TOKENS, ROUTES, SHORT_LEN, Level, Pace, Plan, Route, measurement
 from llmtop.load.prompts import PAGE, Profile, Prompts, single_token_words
 from llmtop.load.results import Totals
@@ -83,7 +83,8 @@ class Probe:
             except Refused as error:
                 refusals.append(error)
                 continue
-            note = choice(models, found.model) if self.plan.model is None else None
+            asked = self.plan.model
+            note = choice(models, found.model) if asked is None else unlisted(models, asked)
             said = [f"{refusal.model}: {refusal}" for refusal in refusals]
             return replace(found, notes=(*found.notes, *said, *([note] if note else [])))
         raise PreflightError(self._no_way(refusals[0], models))

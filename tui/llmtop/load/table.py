@@ -94,7 +94,8 @@ def _outside(outside: Outside) -> str:
 def _totals(part: Totals) -> str:
     if part.requests is None:
         return "not known"
-    return f"{part.requests} requests ({count(part.prompt)} prompt + {count(part.generation)} output tokens)"
+    unit = "request" if part.requests == 1 else "requests"
+    return f"{part.requests} {unit} ({count(part.prompt)} prompt + {count(part.generation)} output tokens)"
 
 
 def rows(levels: Sequence[LevelResult]) -> list[list[str]]:

@@ -136,6 +136,8 @@ class Worker:
             words = str(error) or type(error).__name__
             if isinstance(error, ssl.SSLError):
                 words = tls_words(error)
+            elif isinstance(error, TimeoutError):
+                words = f"no connection within {self._plan.timeouts.connect_s:g} s"
             elif isinstance(error, OSError) and error.strerror:
                 words = error.strerror
             self._pipe.emit("error", message=f"{self._plan.url}: {words}")
