@@ -279,6 +279,42 @@ def test_hits_beside_an_external_cache_are_local() -> None:
     assert server.offload_usage == 0.97
 
 
+def test_hits_outside_the_engine_are_cached_prompts_too() -> None:
+    def page(n: int) -> str:
+        cache = "".join(
+            f"vllm:{name}_total {count * n}\n"
+            for name, count in (
+                ("prefix_cache_queries", 1000),
+                ("prefix_cache_hits", 300),
+                ("external_prefix_cache_queries", 700),
+                ("external_prefix_cache_hits", 500),
+            )
+        )
+        return f"vllm:num_requests_running 2\nvllm:prompt_tokens_total {1000 * n}\n{cache}"
+
+    server = watched(page(0), page(1))
+    assert (server.prefix_hit_rate, server.prefix_hit_scope, server.external_prefix_hit_rate) == (0.3, "local", 0.5)
+    assert (server.rates.prompt_computed_tok_s, server.rates.prompt_cached_tok_s) == (200.0, 800.0)
+
+
+def test_tiers_of_sglang_and_its_answers_by_status() -> None:
+    def page(n: int, sources: str) -> str:
+        cached = {"device": 100, "host": 300, "storage_mooncake": 100}
+        told = "".join(f'sglang:cached_tokens_total{{cache_source="{s}"}} {c * n}\n' for s, c in cached.items())
+        return (
+            f"sglang:num_running_reqs 0\nsglang:num_queue_reqs 0\nsglang:prompt_tokens_total {1000 * n}\n"
+            "sglang:hicache_host_used_tokens 30\nsglang:hicache_host_total_tokens 120\n"
+            f'sglang:http_responses_total{{endpoint="/generate",method="POST",status_code="400"}} {5 * n}\n'
+            f"sglang:num_requests_total {10 * n}\n" + (told if sources else f"sglang:cached_tokens_total {500 * n}\n")
+        )
+
+    tiers = watched(page(0, "tiers"), page(1, "tiers"))
+    assert (tiers.prefix_hit_rate, tiers.prefix_hit_scope, tiers.external_prefix_hit_rate) == (0.1, "local", 0.4)
+    assert (tiers.offload_usage, tiers.rates.prompt_cached_tok_s, tiers.rates.http_4xx_s) == (0.25, 500.0, 5.0)
+    plain = watched(page(0, ""), page(1, ""))
+    assert (plain.prefix_hit_rate, plain.prefix_hit_scope, plain.external_prefix_hit_rate) == (0.5, "all", None)
+
+
 def test_more_looked_up_than_prompted_leaves_the_parts_unknown() -> None:
     def page(prompt: int, queries: int, hits: int) -> str:
         return (

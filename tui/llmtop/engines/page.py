@@ -162,8 +162,9 @@ def _sample(key: RowKey, row: _Row, late: bool) -> RowSample:
     counters = {name: value for name, value in row.counters.items() if name not in row.unread and math.isfinite(value)}
     reasons = _waiting(gauges, row)
     _cache_usage(gauges)
-    _derive(gauges, "kv_usage", "kv_used", lambda used: used / gauges["kv_total"] if gauges.get("kv_total") else None)
+    _derive(gauges, "kv_usage", "kv_used", lambda used: _share(used, gauges.get("kv_total")))
     _derive(gauges, "kv_capacity", "kv_blocks", lambda blocks: blocks * gauges.get("kv_block_tokens", 0.0) or None)
+    _derive(gauges, "offload_usage", "offload_used", lambda used: _share(used, gauges.get("offload_total")))
     if row.ranks.get("generation", (AT_END,))[0] < AT_END:
         gauges.pop("generation_rate", None)  # a counter that moves while tokens come is better
     histograms = {name: _histogram(row, name) for name in row.buckets.keys() | (row.sums.keys() & row.counts.keys())}
@@ -208,6 +209,10 @@ def _derive(gauges: dict[str, float], name: str, source: str, of: Callable[[floa
     value = of(gauges[source]) if name not in gauges and source in gauges else None
     if value is not None and 0 <= value < math.inf:
         gauges[name] = value
+
+
+def _share(part: float, whole: float | None) -> float | None:
+    return part / whole if whole else None
 
 
 def _histogram(row: _Row, name: str) -> Histogram:

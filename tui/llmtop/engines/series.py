@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from llmtop.contract.units import clean
 from llmtop.engines import registry
 from llmtop.engines.page_record import CacheConfig
-from llmtop.engines.registry.entry import ANY, EngineEntry, Kind, MetricSource
+from llmtop.engines.registry.entry import ANY, EngineEntry, Kind, Match, MetricSource
 
 Rank = tuple[int, tuple[int, ...], bool]  # of the source and its spelling, of the shard, whether one of priorities
 Labels = tuple[tuple[str, str], ...]
@@ -22,6 +23,7 @@ _INSIDE = frozenset(
         *("request_type", "error_type", "version", "Version", "moe_dp_rank", "dynamo_endpoint"),
     }
 )
+_STATUS = ("status", "status_code")
 _ROLES = ("engine_type", "role", "disaggregation_mode", "worker_type")
 
 
@@ -56,7 +58,7 @@ def _slot(name: str, engine: EngineEntry, source: MetricSource, labels: Mapping[
     if source.by is not None:
         text = clean(labels.get(source.by, ""))
         if source.kind is Kind.COUNTER:
-            signal = f"{signal}:{_status(text) if source.by == 'status' else text}"
+            signal = f"{signal}:{_status(text) if source.by in _STATUS else text}"
     elif source.kind is Kind.REASON:
         text = signal.partition(":")[2]
     elif source.kind is Kind.LORA:
@@ -110,8 +112,10 @@ def _status(text: str) -> str:
     return f"{text[0]}xx" if len(text) == 3 and text[0].isdecimal() else text
 
 
-def _matches(match: tuple[str, str], labels: Mapping[str, str]) -> bool:
+def _matches(match: Match, labels: Mapping[str, str]) -> bool:
     label, value = match
+    if isinstance(value, re.Pattern):
+        return value.fullmatch(labels.get(label, "")) is not None
     return label in labels if value is ANY else labels.get(label) == value
 
 

@@ -92,7 +92,7 @@ def prefix_hits(windows: Windows) -> PrefixHits:
     """Hit rates over the window; where nothing is counted, what the only engine says of itself."""
     queries = _delta(windows, "queries")
     external = _ratio(_delta(windows, "external_hits"), queries)
-    outside = any(window.has("external_queries") for window in windows)
+    outside = any(window.has("external_queries") or window.has("external_hits") for window in windows)
     if any(window.has("queries") for window in windows):
         rate = _ratio(_delta(windows, "hits"), queries)
     else:
@@ -127,7 +127,7 @@ def per_second(windows: Windows, signal: str) -> Mapping[str, float]:
 
 
 def _prompt_parts(windows: Windows, prompt: float | None) -> tuple[float | None, float | None]:
-    """Computed and cached prompt tokens per second; before vLLM 0.16 the cached ones are the prefix cache's hits.
+    """Computed and cached prompt tokens per second; before vLLM 0.16 the cached ones are what caches hit.
 
     Where more was looked up than was prompted, hits are of something else too, and neither part is known.
     """
@@ -135,7 +135,8 @@ def _prompt_parts(windows: Windows, prompt: float | None) -> tuple[float | None,
     if cached is not None:
         cached += _rate(windows, "transferred") or 0.0
     else:
-        cached = _rate(windows, "hits")
+        found = [rate for name in ("hits", "external_hits") if (rate := _rate(windows, name)) is not None]
+        cached = sum(found) if found else None
         queries, prompted = _delta(windows, "queries"), _delta(windows, "prompt")
         if computed is None and queries is not None and prompted is not None and queries > QUERY_SLACK * prompted:
             return None, None

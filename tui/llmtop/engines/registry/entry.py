@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -13,6 +14,7 @@ from llmtop.engines.page_record import Page
 Fold = Literal["sum", "max", "min"]
 Keys = tuple[str, ...]  # one inside the other
 ANY = "*"
+Match = tuple[str, str | re.Pattern[str]]  # a label and its value, or `ANY`, or a pattern of it ("" = not there)
 AT_END = 100  # the rank from which a counter moves only when a request ends
 # what every engine process has: it is a row of the page when these tell it apart
 ROW_GAUGES = frozenset({"running", "waiting", "kv_usage", "kv_capacity", "kv_used", "kv_total", "kv_blocks"})
@@ -35,7 +37,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MetricSource:
-    """One place where a signal may live; `match` is a label and its value, or `ANY`.
+    """One place where a signal may live, of the series that `match`.
 
     `by`: a label whose value becomes part of the signal (`finished:stop`). `scale`: what makes seconds of the value.
     """
@@ -44,7 +46,7 @@ class MetricSource:
     metric: str
     kind: Kind
     fold: Fold = "sum"
-    match: tuple[str, str] | None = None
+    match: Match | None = None
     rank: int = 0
     by: str | None = None
     scale: float = 1.0
@@ -127,7 +129,7 @@ class EngineEntry:
 
 
 def gauge(
-    signal: str, *metrics: str, fold: Fold = "sum", match: tuple[str, str] | None = None, rank: int = 0
+    signal: str, *metrics: str, fold: Fold = "sum", match: Match | None = None, rank: int = 0
 ) -> Iterator[MetricSource]:
     """A gauge by its names, the best first."""
     for place, metric in enumerate(metrics):
@@ -135,7 +137,7 @@ def gauge(
 
 
 def counter(
-    signal: str, *metrics: str, match: tuple[str, str] | None = None, rank: int = 0, by: str | None = None
+    signal: str, *metrics: str, match: Match | None = None, rank: int = 0, by: str | None = None
 ) -> Iterator[MetricSource]:
     """A counter by its exposed names; the spelling without `_total` is accepted after them."""
     for place, metric in enumerate(metrics):
@@ -146,7 +148,7 @@ def counter(
             )
 
 
-def histogram(signal: str, *metrics: str, match: tuple[str, str] | None = None) -> Iterator[MetricSource]:
+def histogram(signal: str, *metrics: str, match: Match | None = None) -> Iterator[MetricSource]:
     """A histogram by its names without suffixes, the best first."""
     for place, metric in enumerate(metrics):
         for suffix, kind in (("_bucket", Kind.BUCKET), ("_sum", Kind.SUM), ("_count", Kind.COUNT)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from llmtop.engines.command_line import process
 from llmtop.engines.registry.entry import (
     AT_END,
@@ -15,6 +17,9 @@ from llmtop.engines.registry.entry import (
     histogram,
     queue,
 )
+
+# where cached prompt tokens were: on the GPU (older versions do not say), or in a tier below
+_OWN, _TIERS = re.compile("|device|total"), re.compile("host|storage.*")
 
 SGLANG = EngineEntry(
     "sglang",
@@ -33,7 +38,9 @@ SGLANG = EngineEntry(
         *gauge("pool:swa", "sglang:swa_token_usage", fold="max"),
         *gauge("pool:mamba", "sglang:mamba_usage", fold="max"),
         *gauge("any_pool", "sglang:token_usage", fold="max"),
-        *gauge("kv_used_tokens", "sglang:num_used_tokens", fold="max"),
+        *gauge("kv_used_tokens", "sglang:num_used_tokens", "sglang:kv_used_tokens", fold="max"),
+        *gauge("offload_used", "sglang:hicache_host_used_tokens", fold="max"),
+        *gauge("offload_total", "sglang:hicache_host_total_tokens", fold="max"),
         *gauge("kv_capacity", "sglang:max_total_num_tokens", fold="max"),
         *gauge("kv_blocks", "sglang:num_pages", fold="max"),
         *gauge("kv_block_tokens", "sglang:page_size", fold="max"),
@@ -46,11 +53,13 @@ SGLANG = EngineEntry(
         *counter("generation", "sglang:generation_tokens_total", rank=AT_END),
         *counter("prompt", "sglang:prompt_tokens_total", rank=AT_END),
         *counter("computed", "sglang:realtime_tokens_total", match=("mode", "prefill_compute")),
-        *counter("hits", "sglang:cached_tokens_total", rank=AT_END),
+        *counter("hits", "sglang:cached_tokens_total", match=("cache_source", _OWN), rank=AT_END),
+        *counter("external_hits", "sglang:cached_tokens_total", match=("cache_source", _TIERS), rank=AT_END),
         *counter("queries", "sglang:prompt_tokens_total", rank=AT_END),
         *gauge("prefix_rate", "sglang:cache_hit_rate"),
         *counter("preemptions", "sglang:num_retracted_requests_total"),
         *counter("requests", "sglang:num_requests_total"),
+        *counter("http", "sglang:http_responses_total", by="status_code"),
         *counter("finished:abort", "sglang:num_aborted_requests_total"),
         *counter("transfer_failures", "sglang:num_transfer_failed_reqs_total"),
         *counter("transfer_failures", "sglang:num_bootstrap_failed_reqs_total"),
