@@ -208,6 +208,16 @@ def test_a_host_key_that_changed_is_never_taken(tmp_path: Path, node: Sshd, serv
     assert "Accepted" not in node.log()
 
 
+def test_an_sshd_that_forbids_forwarding_is_told_apart_from_a_server_that_is_down(
+    tmp_path: Path, node: Sshd, server: PageServer
+) -> None:
+    node.forbid_forwarding()
+    code, line = seen(tmp_path, node)
+    assert (code, state_of(line), line["servers"][0]["state"], server.requests) == (1, "ok", "DOWN", [])
+    assert line["pools"][0]["node"] == "spark-b"
+    assert "spark-b: sshd there forbids forwarding" in " ".join(finding["text"] for finding in line["findings"])
+
+
 def test_a_host_nobody_knows_and_a_key_that_is_refused(tmp_path: Path, node: Sshd) -> None:
     (node.folder / "known").write_text("")
     assert seen(tmp_path, node)[1]["nodes"][0]["reason"].startswith("its host key is not known here")

@@ -84,9 +84,9 @@ class Sshd:
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)]
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
-    def _config(self) -> None:
+    def _config(self, more: str = "") -> None:
         values = {"folder": self.folder, "port": self.port, "root": self.root, "path": self._path, "name": self.name}
-        (self.folder / "sshd_config").write_text(_CONFIG.format_map(values))
+        (self.folder / "sshd_config").write_text(_CONFIG.format_map(values) + more)
         (self.folder / "config").write_text(_CLIENT.format_map(values))
         self.know()
         client = self.folder / "bin"
@@ -139,6 +139,11 @@ class Sshd:
         for name in ("host", "host.pub"):
             (self.folder / name).unlink()
         self._key("host")
+        self.restart()
+
+    def forbid_forwarding(self) -> None:
+        """As administrators do."""
+        self._config("AllowTcpForwarding no\n")
         self.restart()
 
     def restart(self) -> None:

@@ -13,10 +13,12 @@ import pytest
 from fakes.snapshots import BUSY_SERVER, GB10, GIB, HOST, NOON
 from llmtop.commands import text
 from llmtop.commands.config import resolve_nodes
-from llmtop.contract.settings import NodeAddress, UsageError, named_apart, parse_node
-from llmtop.contract.snapshot import Host, Snapshot
+from llmtop.contract.settings import NodeAddress, Settings, Target, UsageError, named_apart, parse_node
+from llmtop.contract.snapshot import Host, Snapshot, State
 from llmtop.engines.discover import server_processes
+from llmtop.machine.live import LiveMachine
 from llmtop.machine.sample import MachineSample, MemInfo
+from llmtop.machine.source import MachineTee
 from llmtop.nodes import ssh
 from llmtop.nodes.blocks import LIMIT, Block, BlockReader, TooMuchError
 from llmtop.nodes.mirror import Mirror
@@ -25,6 +27,8 @@ from llmtop.nodes.smi import Gpus
 from llmtop.nodes.tree import StreamedTree
 from llmtop.recording.prometheus import samples
 from llmtop.session.assemble import Assembler
+from llmtop.session.poller import Poller
+from llmtop.warmup.control import WarmupControl
 
 NODES = Path(ssh.__file__).parent
 FIELDS = (
@@ -240,6 +244,17 @@ def test_of_a_machine_that_fell_silent_the_last_figures_stay_and_are_not_judged(
     assert [(pool.state, pool.headroom_bytes) for pool in seen.pools] == [("ok", 60 * GIB), (None, GIB // 2)]
     assert not [finding for finding in seen.findings if finding.id.startswith("memory")]
     assert "spark-b, 12s ago (silent):" in text.table(seen)
+
+
+def test_a_start_up_on_another_machine_is_not_told_by_the_memory_of_this_one(tmp_path: Path) -> None:
+    begun = []
+    for node in (None, "spark-b"):
+        settings = Settings((Target("http://spark-b:8000", node=node),), procfs=tmp_path, sysfs=tmp_path)
+        tee = MachineTee(LiveMachine(tmp_path, tmp_path))
+        control = WarmupControl(tee, Poller(settings, tee.branch(), lambda _: None), settings)
+        begun.append(control.notice(replace(BUSY_SERVER, url="http://spark-b:8000", state=State.STARTING)))
+        control.end()
+    assert begun == [True, False]
 
 
 def test_files_for_other_programs_keep_the_machines_apart_and_leave_out_what_is_old() -> None:

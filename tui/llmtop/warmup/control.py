@@ -61,7 +61,8 @@ class WarmupControl:
         mine = self.active and self.url == server.url
         if mine and self._noticed and server.state.live and self._watch is not None:
             self._watch.up()
-        starting = server.state is State.STARTING
+        # what is seen here of memory and processes says nothing of a node's start-up
+        starting = server.state is State.STARTING and self._feed.target(server.url).node is None
         begins = starting and self._starting != server.url and not mine and (self._noticed or not self.active)
         self._starting = server.url if starting else None
         if begins:
