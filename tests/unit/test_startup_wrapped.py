@@ -202,7 +202,7 @@ def test_out_of_memory_says_how_much_was_wanted() -> None:
     oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.25 GiB. GPU 0 has a total capacity of 22.0 "
     s = read_log([*BARE[:6], f"{ERROR}{oom}GiB of which 4.11 GiB is free."])
     assert make_report(s, evidence(s)).verdict == (
-        "failed in the profile run: torch.OutOfMemoryError: CUDA out of memory: 9.25 GiB wanted, 4.11 GiB free"
+        "failed in the profile run: CUDA out of memory: 9.25 GiB wanted, 4.11 GiB free"
     )
 
 

@@ -55,15 +55,19 @@ def picture(app: App[None], title: str) -> str:
 
 def svg(rows: Sequence[Iterable[Segment]], cells: int, title: str, background: str = "#000000") -> str:
     """Rows of styled text of `cells` cells as SVG; colours that a style lacks are the terminal's own."""
+    papers: defaultdict[str, list[str]] = defaultdict(list)  # beneath all shapes
     shapes: defaultdict[str, list[str]] = defaultdict(list)
     texts: list[str] = []
     for y, row in enumerate(rows):
         x = 0
         for segment in row:
-            _draw(segment, x, y, background, shapes, texts)
+            ink, paper = _colours(segment.style or Style.null(), background)
+            if paper != background:
+                papers[paper].append(_path(x, y, segment.cell_length, WHOLE))
+            _draw(segment, x, y, ink, paper, shapes, texts)
             x += segment.cell_length
     width, height = cells * CELL_X + 2 * MARGIN, len(rows) * CELL_Y + 2 * MARGIN
-    paths = [f'<path fill="{fill}" d="{"".join(parts)}"/>' for fill, parts in shapes.items()]
+    paths = [f'<path fill="{fill}" d="{"".join(parts)}"/>' for fill, parts in (*papers.items(), *shapes.items())]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">',
@@ -79,13 +83,9 @@ def svg(rows: Sequence[Iterable[Segment]], cells: int, title: str, background: s
 
 
 def _draw(
-    segment: Segment, x: int, y: int, background: str, shapes: defaultdict[str, list[str]], texts: list[str]
+    segment: Segment, x: int, y: int, ink: str, paper: str, shapes: defaultdict[str, list[str]], texts: list[str]
 ) -> None:
-    """A run of one style: its background, its blocks, its words."""
-    style = segment.style or Style.null()
-    ink, paper = _colours(style, background)
-    if paper != background:
-        shapes[paper].append(_path(x, y, segment.cell_length, WHOLE))
+    """A run of one style: its blocks, its words."""
     words = list(segment.text)
     for start, character, times in _runs(segment.text):
         boxes = _SHAPES.get(character) or _dots(character)
@@ -94,7 +94,7 @@ def _draw(
             shade = _blend(paper, ink, _SHADES[character]) if character in _SHADES else ink
             shapes[shade] += [_path(left, y, times, box) for box in boxes]
             words[start : start + times] = " " * times
-    bold = ' class="b"' if style.bold else ""
+    bold = ' class="b"' if segment.style is not None and segment.style.bold else ""
     for found in _WORDS.finditer("".join(words)):
         left = x + Segment(segment.text[: found.start()]).cell_length
         size = Segment(found.group()).cell_length * CELL_X

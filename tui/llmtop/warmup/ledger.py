@@ -50,7 +50,7 @@ def _inside(e: Evidence, budget: float | None) -> list[LedgerLine]:
         if not (whole and key == "non_torch")
     ]
     rest = None
-    if budget is not None and parts[0][3] is not None and e.kv_gib is not None:
+    if budget is not None and any(gib is not None for *_, gib in parts):
         rest = budget - sum(gib for *_, gib in parts if gib is not None)
     missing = [label for _, label, _, gib in parts if gib is None]
     label = "unexplained rest in budget" + (f" (with {', '.join(missing)})" if missing and rest is not None else "")
@@ -75,10 +75,9 @@ def _outside(e: Evidence, budget: float | None, outside: float | None) -> list[L
     if e.total_gib is not None and e.used_gib is not None:
         free = e.total_gib - e.used_gib - (e.reserved_gib or 0.0)
     lines.append(LedgerLine("free", "free", free, _computed(free), "outside"))
-    rest = None
-    if outside is not None and free is not None:
-        rest = outside - sum(line.gib for line in lines if line.gib is not None)
-    return [*lines, LedgerLine("outside_rest", "unexplained rest outside", rest, _computed(rest), "outside")]
+    rest = None if outside is None else outside - sum(line.gib for line in lines if line.gib is not None)
+    label = "not measured" if free is None and rest is not None else "unexplained rest outside"
+    return [*lines, LedgerLine("outside_rest", label, rest, _computed(rest), "outside")]
 
 
 def _unowned(e: Evidence, budget: float | None, graphs: float | None) -> LedgerLine:

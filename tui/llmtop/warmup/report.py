@@ -64,7 +64,7 @@ def verdict(s: Startup) -> str:
         left = moment if at is None else f"; {_gib(at)} left at that moment"
         if s.state == "stopped":
             return f"{_first_sentence(s.failure.cause)}{where}{moment}"
-        return f"failed{where}: {s.failure.said or _first_sentence(s.failure.cause)}{_wanted(s.failure)}{left}"
+        return f"failed{where}: {_why(s.failure)}{left}"
     longest = max((p for p in s.phases if p.seconds), key=lambda p: p.seconds or 0.0, default=None)
     share = "" if longest is None else f", {_seconds(longest.seconds)} of it {WORDS[longest.name]}"
     if s.state in ("ready", "stopped"):
@@ -79,11 +79,14 @@ def verdict(s: Startup) -> str:
     return f"still{where}{f': {s.waits}' if s.waits else ''}{moment}"
 
 
-def _wanted(failure: StartFailure) -> str:
-    """How much a failed allocation wanted, and how much there was."""
+def _why(failure: StartFailure) -> str:
+    """The cause in one sentence; of a failed allocation how much it wanted, and how much there was."""
+    said = failure.said or _first_sentence(failure.cause)
     tried, free = failure.numbers.get("tried_gib"), failure.numbers.get("free_gib")
+    if tried is None or failure.said:
+        return said
     have = "" if free is None else f", {free:.2f} GiB free"
-    return "" if tried is None or failure.said else f": {tried:.2f} GiB wanted{have}"
+    return f"{said.rpartition('Error: ')[2]}: {tried:.2f} GiB wanted{have}"
 
 
 def _unread(s: Startup) -> str:
@@ -108,10 +111,9 @@ def read_rate(s: Startup) -> float | None:
         return None
     if took:
         return size / took
-    weights = next((p for p in s.phases if p.name == "weights"), None)
-    if s.progress is None or s.progress.phase != "weights" or weights is None or not weights.seconds:
+    if s.progress is None or s.progress.phase != "weights" or not s.progress.took_s:
         return None
-    return size * s.progress.percent / 100 / weights.seconds
+    return size * s.progress.percent / 100 / s.progress.took_s
 
 
 def _first_sentence(text: str) -> str:

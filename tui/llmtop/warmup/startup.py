@@ -55,6 +55,7 @@ class StepProgress:
     done: int
     total: int
     percent: float
+    took_s: float | None = None  # how long the phase had run when that was said
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,6 +161,10 @@ class Spans:
         """Whether a line has said that the phase is over."""
         return phase in self._marks and bool(self._marks[phase].ends)
 
+    def begun(self, phase: PhaseName) -> float | None:
+        """When a phase that is running began."""
+        return next((i.start for i in self.intervals(None) if i.name == phase), None)
+
     def intervals(self, end: float | None, inferred: set[PhaseName] | None = None) -> tuple[Interval, ...]:
         """The phases in order; `end` closes the last one, `inferred` replaces the search for silent phases."""
         starts: list[tuple[PhaseName, float | None, bool]] = []

@@ -222,7 +222,10 @@ class Tracker:
         if hit.what in _BARS and {"done", "of", "percent"} <= set(hit.values):
             label = hit.texts.get("label", hit.what.removeprefix("sg_"))
             done, total = int(hit.values["done"]), int(hit.values["of"])
-            self._progress = StepProgress(phase, label, done, total, min(100.0, max(0.0, hit.values["percent"])))
+            begun = self._log.begun(phase)
+            took = None if time is None or begun is None else round(max(0.0, time - begun), 3)
+            percent = min(100.0, max(0.0, hit.values["percent"]))
+            self._progress = StepProgress(phase, label, done, total, percent, took)
         if hit.edge == "end" and hit.what in ("up", "fired"):
             self._become_ready(time, arrival)
 
