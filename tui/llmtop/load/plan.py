@@ -130,6 +130,7 @@ class Pace:
 
     prefill_tok_s: float
     steps: tuple[tuple[int, float], ...]  # by rising users, one at least
+    most: int | None = None  # users that the server serves at once; None: all that were seen
 
     def step_s(self, users: int) -> float:
         """Seconds per token of each of so many users: straight between what is known, and on after it."""
@@ -177,7 +178,8 @@ def level_s(level: Level, pace: Pace, warm_up: bool = False) -> float:
     Prompts are read one after another; each step that reads a part of one also makes a token for every other user, and
     what is left of the answers takes steps of its own.
     """
-    users, count = min(level.concurrency, level.num_prompts), level.num_prompts
+    count = level.num_prompts
+    users = min(level.concurrency, count, pace.most or count)
     read_s = level.input_len / pace.prefill_tok_s
     steps = count * (level.output_len - 1) / users
     beside = count * math.ceil(level.input_len / CHUNK) * (users - 1) / users

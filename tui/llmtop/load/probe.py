@@ -200,18 +200,27 @@ class Probe:
         if step is None or alone.reply.times[0] <= alone.start_s:
             return None
         prefill = (alone.reply.prompt_tokens or one.input_len) / (alone.reply.times[0] - alone.start_s)
-        several = [(level.concurrency, found) for level in more if (found := await self._together(profile, level))]
-        return Pace(prefill, ((1, step), *several))
+        for level in more:
+            decoded = await self._together(profile, level)
+            users = most_at_once(decoded)
+            most = users if 0 < users < level.concurrency else None
+            if users > 1:
+                several = statistics.median((end - half) / chunks for _, half, end, chunks in decoded)
+                return Pace(prefill, ((1, step), (users, several)), most)
+            return Pace(prefill, ((1, step),), most)
+        return Pace(prefill, ((1, step),))
 
-    async def _together(self, profile: Profile, level: Level) -> float | None:
-        """Seconds of a step while all requests of a level are decoding; None where that took too long to see."""
+    async def _together(self, profile: Profile, level: Level) -> list[tuple[float, float, float, int]]:
+        """When each answer of a level began, was half there and ended, and the steps of its second half.
+
+        Empty where that takes too long to see.
+        """
         work = (self._complete(profile, level=level, number=number) for number in range(1, level.num_prompts + 1))
         try:
             together = await asyncio.wait_for(asyncio.gather(*work), _MEASURE_S)
         except TimeoutError:
-            return None
-        steps = [step for exchange in together if (step := _tpot(exchange)) is not None]
-        return statistics.median(steps) if steps else None
+            return []
+        return [found for exchange in together if (found := _decoded(exchange)) is not None]
 
     async def _complete(
         self, profile: Profile, text: str | None = None, level: Level | None = None, number: int = 0
@@ -293,7 +302,18 @@ def _no_route(api: Route, status: int, words: str) -> bool:
 
 
 def _tpot(exchange: Exchange) -> float | None:
-    """Seconds per token of the second half of an answer, when all that came together are decoding."""
+    """Seconds per token of the second half of an answer; None where it came in too few parts."""
+    found = _decoded(exchange)
+    return (found[2] - found[1]) / found[3] if found is not None else None
+
+
+def _decoded(exchange: Exchange) -> tuple[float, float, float, int] | None:
+    """When an answer began, was half there and ended, and the steps between the latter."""
     times = exchange.reply.times
     half = len(times) // 2
-    return (times[-1] - times[half]) / (len(times) - 1 - half) if len(times) >= MEASURED_TOKENS // 2 else None
+    return (times[0], times[half], times[-1], len(times) - 1 - half) if len(times) >= MEASURED_TOKENS // 2 else None
+
+
+def most_at_once(decoded: Sequence[tuple[float, float, float, int]]) -> int:
+    """How many answers came at the same time: as many as the server serves at once, where more were asked."""
+    return max((sum(begin <= at < end for begin, _, end, _ in decoded) for at, _, _, _ in decoded), default=0)
