@@ -5,10 +5,11 @@ All files are readable by their owner alone. `summary.json` is what `vllm bench 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -51,10 +52,16 @@ def new_directory(root: Path, scenario: str, started: datetime) -> Path:
 
 
 class RunFiles:
-    """Writes a run as it goes, so that what was measured survives whatever ends it."""
+    """Writes a run as it goes, so that what was measured survives whatever ends it.
+
+    Raises OSError when it cannot begin; a disk that fills later is trouble to be told, and the run goes on. A file that
+    is there is whole, but for the two series.
+    """
 
     def __init__(self, directory: Path, plan: Plan) -> None:
         self.directory = directory
+        self._trouble: str | None = None
+        self._told = False
         self._plan = plan
         self._levels: list[dict[str, Any]] = []  # as vLLM writes them
         self._requests = self._open("requests.jsonl")
@@ -67,32 +74,54 @@ class RunFiles:
         """One line of `requests.jsonl`; gaps between chunks are in the level's file."""
         data = asdict(record)
         del data["itls_s"]
-        self._requests.write(json.dumps({"level": level, **data, "chunks": record.chunks}) + "\n")
+        with self._trying():
+            self._requests.write(json.dumps({"level": level, **data, "chunks": record.chunks}) + "\n")
 
     def server(self, level: str, counters: ServerCounters) -> None:
         """One line of `server.csv`."""
-        self._csv.writerow((level, *(getattr(counters, name) for name in _SERIES)))
+        with self._trying():
+            self._csv.writerow((level, *(getattr(counters, name) for name in _SERIES)))
 
-    def level(self, result: LevelResult, arrays: Mapping[str, list[Any]]) -> Path:
+    def level(self, result: LevelResult, arrays: Mapping[str, list[Any]]) -> None:
         """The JSON of a level that has ended, and the summary so far."""
         flat = bench_keys(result)
         self._levels.append(flat)
-        path = self._write(self._level_name(result), json.dumps(flat | {key: arrays[key] for key in ARRAYS}))
-        self._write("summary.json", json.dumps(self._levels, indent=1))
-        self._requests.flush()
-        self._series.flush()
-        return path
+        with self._trying():
+            self._write(self._level_name(result), json.dumps(flat | {key: arrays[key] for key in ARRAYS}))
+        with self._trying():
+            self._write("summary.json", json.dumps(self._levels, indent=1))
+        with self._trying():
+            self._requests.flush()
+            self._series.flush()
 
     def finish(self, result: RunResult) -> None:
         """The result as a whole and the report for people."""
-        self._write("run.json", json.dumps(values_of(result), indent=1))
-        self._write("report.md", report(result, self._plan))
+        for name, text in (
+            ("run.json", json.dumps(values_of(result), indent=1)),
+            ("report.md", report(result, self._plan)),
+        ):
+            with self._trying():
+                self._write(name, text)
         self.close()
 
     def close(self) -> None:
         """Closes the series."""
-        self._requests.close()
-        self._series.close()
+        for file in (self._requests, self._series):
+            with self._trying():
+                file.close()
+
+    def take_trouble(self) -> str | None:
+        """Why the results are not all on disk, once."""
+        trouble = None if self._told else self._trouble
+        self._told = self._told or trouble is not None
+        return trouble
+
+    @contextlib.contextmanager
+    def _trying(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._trouble = self._trouble or f"not all results are on disk: {self.directory}: {error.strerror}"
 
     def _level_name(self, result: LevelResult) -> str:
         model = str(result.model or "model").rstrip("/").split("/")[-1]
@@ -104,10 +133,16 @@ class RunFiles:
     def _open(self, name: str) -> IO[str]:
         return open(self.directory / name, "w", encoding="utf-8", newline="", opener=_private)
 
-    def _write(self, name: str, text: str) -> Path:
-        with self._open(name) as file:
-            file.write(text + "\n")
-        return self.directory / name
+    def _write(self, name: str, text: str) -> None:
+        """A file as a whole or not at all."""
+        part = self.directory / f".{name}.part"
+        try:
+            with self._open(part.name) as file:
+                file.write(text + "\n")
+            part.replace(self.directory / name)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
 
 
 def _private(path: str, flags: int) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from llmtop.contract.codec import plain, rebuild
 from llmtop.contract.settings import Target
@@ -101,17 +101,27 @@ def run_lock(directory: Path) -> Any:
     except OSError:  # a read-only home must not forbid a run that writes nothing
         directory = Path(tempfile.gettempdir())
     path = directory / f"load-{os.getuid()}.lock"
-    file: IO[str]
-    with open(path, "a+", encoding="ascii") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            raise LoadError(f"a load test is running already (pid {file.read().strip() or '?'})") from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise LoadError(f"{path}: {error.strerror}") from None
+    try:
+        if not _locked(fd):
+            raise LoadError(f"a load test is running already (pid {os.read(fd, 20).decode().strip() or '?'})")
+        with contextlib.suppress(OSError):  # a full disk: nobody will read whose lock it is
+            os.ftruncate(fd, 0)
+            os.write(fd, str(os.getpid()).encode())
         yield
+    finally:
+        os.close(fd)
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 class LoadRun:
@@ -306,7 +316,13 @@ class LoadRun:
             self._warm_ups.append(spent(raw.warm_up))
         if self._files is not None:
             self._files.level(result, detailed_arrays(raw))
+            self._say_trouble()
         return result
+
+    def _say_trouble(self) -> None:
+        """Say once that the results are not, or not all, on disk."""
+        if self._files is not None and (trouble := self._files.take_trouble()):
+            self._warn(trouble)
 
     def _gains_ended(self) -> bool:
         """Whether the last doubling brought less than 5 % more than the best before it."""
@@ -340,6 +356,7 @@ class LoadRun:
         result = self._result()
         if self._files is not None:
             self._files.finish(result)
+            self._say_trouble()
         self._emit(Finished(result))
         return result
 
