@@ -68,7 +68,8 @@ def test_a_node_shows_its_servers_its_memory_and_its_gpu(tmp_path: Path, node: S
     code, line = seen(tmp_path, node)
     assert code == 0
     (shown,) = line["servers"]
-    assert (shown["url"], shown["node"], shown["state"]) == (f"http://spark-b:{server.port}", "spark-b", "SERVING")
+    assert (shown["url"], shown["state"]) == (f"http://spark-b:{server.port}", "SERVING")
+    assert (shown["node"], shown["via"], shown["local"]) == ("spark-b", "ssh", False)
     assert shown["rates"]["generation_tok_s"] == pytest.approx(1000, rel=0.1)
     (pool,) = line["pools"]
     assert (pool["name"], pool["node"], pool["basis"]) == ("GB10 unified", "spark-b", "MemAvailable")

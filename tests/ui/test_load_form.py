@@ -212,6 +212,17 @@ async def test_a_public_host_is_refused() -> None:
         assert s.app.load.state is None
 
 
+async def test_what_only_ssh_leads_to_is_loaded_from_where_ssh_runs(truth: TruthServer) -> None:
+    """The address of such a server is its node's: from elsewhere it may be somebody else's."""
+    async with session((100, 30)) as s:
+        server = replace(idle().servers[0], url=truth.url, via="ssh")
+        await s.push(replace(idle(), servers=(server,)))
+        await s.press("l", "f5")
+        await shows(s, "ssh alone leads to 127.0.0.1")
+        assert s.app.load.state is None
+    assert truth.state()["requests"] == 0
+
+
 async def test_what_was_asked_is_what_is_started(demo: DemoProcess, tmp_path: Path) -> None:
     async with watching(demo.url, tmp_path) as s:
         await fill(s, users="1", prompts="2", input="32", output="4")

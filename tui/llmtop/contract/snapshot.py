@@ -176,6 +176,7 @@ class ServerView:
     local: bool = False
     gpu_memory_utilization: float | None = None
     node: str | None = None  # the machine it runs on; None when that is not known
+    via: Literal["ssh"] | None = None  # its address is the node's, and ssh alone leads there
     health: str | None = None  # what is wrong with /health beside a good page
 
     @property

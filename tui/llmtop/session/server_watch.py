@@ -186,8 +186,8 @@ class ServerWatch:
         # the next poll comes at the pace that held when the last one began, also if pages are cheap again
         view = self._tracker.view(t, now, max(self._pace, self.interval_s))
         took = self._scrapes[-1] if self._scrapes else None
-        node = None if self.node is None else self.node.name
-        return replace(view, scrape_s=took, interval_wanted_s=self._base_interval, local=self.local, node=node)
+        view = replace(view, scrape_s=took, interval_wanted_s=self._base_interval, local=self.local)
+        return view if self.node is None else replace(view, node=self.node.name, via="ssh")
 
     def restarted(self) -> bool:
         """Whether a restart was seen since the last call."""

@@ -320,6 +320,10 @@ class LoadScreen(ViewScreen):
     @work(exclusive=True)
     async def _ask(self, plan: Plan, target: Target) -> None:
         """The questions of the safety rules; resolving a name must not block the screen."""
+        server = self.view.server if self.view else None
+        if server is not None and server.via == "ssh" and target.via is None:
+            self._say(f"ssh alone leads to {target.host}, and not from here: load it where llmtop ssh://… runs")
+            return
         has_key, allow = target.key is not None or target.login is not None, self._app.settings.allow_remote_load
         try:
             permission = await asyncio.to_thread(safety.ask, plan.url, has_key, allow, target.node)
@@ -333,7 +337,6 @@ class LoadScreen(ViewScreen):
             questions = [Question("name", permission.reasons[0])]
         else:
             questions = [Question("yes", f"Send {plan.requests():,} requests to {target.host}:{target.port}?")]
-        server = self.view.server if self.view else None
         busy = safety.busy_words(server.running, server.waiting) if server else None
         questions += [Question("yes", busy)] if busy else []
         self._asked, self._said = Asked(plan, target, tuple(questions)), ""
