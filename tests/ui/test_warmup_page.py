@@ -102,7 +102,7 @@ def test_while_the_weights_are_read_it_says_how_long_and_what_will_be_left(size:
     # 30 GiB went while 40 % were seen to be read
     assert "≈ 35.0 after this phase" in text
     if size[0] >= 78:
-        assert "≥ 14.3 when ready" in text  # 110 free at the start less 0.8 x 119.6
+        assert "at least 14.3 when ready" in text  # 110 free at the start less 0.8 x 119.6
     assert "empty in" not in text
 
 

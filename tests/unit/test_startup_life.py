@@ -122,6 +122,10 @@ def test_the_log_of_a_start_is_the_file_its_process_writes_to(tmp_path: Path) ->
         ("sudo podman run -itd image", "podman"),
         ("docker run --detach image", "docker"),
         ("docker run --rm -it image", None),
+        ("sudo -E docker --context far container run --name v -p 8000:8000 -d image --model m", "docker"),
+        ("podman run --detach=true image", "podman"),
+        ("docker run --rm --gpus all -v /a:/b image serve -d 2", None),
+        ("docker run --name -d image", None),
         ("vllm serve m -dp 2", None),
     ],
 )

@@ -229,6 +229,12 @@ def test_journal_of_a_unit(tools: Path) -> None:
     assert drain(source) == ["--unit=vllm.service --output=cat --no-pager --lines=50000 --follow"]
 
 
+def test_who_may_not_read_the_journal_is_told_so(tools: Path) -> None:
+    tool(tools, "journalctl", "echo 'No journal files were opened due to insufficient permissions.' >&2; exit 1")
+    with pytest.raises(LogError, match="not allowed to read the journal"):
+        journal("vllm.service")
+
+
 def test_stopping_frees_a_reader_of_a_silent_command(tools: Path) -> None:
     tool(tools, "journalctl", "exec sleep 60")
     source = journal("vllm.service")

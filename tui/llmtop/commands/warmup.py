@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
             return _once(args)
         screen = _wants_screen(args)
         if args.command and detached_tool(args.command) is not None:
-            return _launch_container(args)
+            return _launch_container(args, screen)
         if args.command:
             return _launched_on_screen(args) if screen else _launch(args)
         return _on_screen(args) if screen else _follow(args)
@@ -289,15 +289,19 @@ def _until_over(args: argparse.Namespace, watch: Watch) -> int:
     return 0 if watch.report().startup.state == "ready" else 1
 
 
-def _launch_container(args: argparse.Namespace) -> int:
+def _launch_container(args: argparse.Namespace, screen: bool) -> int:
     """Start a container in the background and follow its log; it goes on when the start-up is over."""
     tool, command = detached_tool(args.command) or "docker", read_command(args.command)
     name = start_container(args.command)[:12]
     url = f"http://127.0.0.1:{published_port(args.command, command.port or DEFAULT_PORT)}"
-    code = _until_over(args, make_watch(args, container(name), url))
+    try:
+        source = container(name)
+    except LogError as error:
+        raise LogError(f"container {name} was started, but {error}") from error
+    code = _page(args, source, url) if screen else _until_over(args, make_watch(args, source, url))
     if code == 130 and _asked_to_stop(name):
         subprocess.run([tool, "stop", name], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
-    elif code in (0, 130):
+    elif code in (0, 130) and not source.ended:
         print(f"llmtop: container {name} goes on; `{tool} stop {name}` ends it", file=sys.stderr)
     return code
 
@@ -367,7 +371,7 @@ def _address(words: list[str]) -> str | None:
     if command.port is None and not any("vllm" in word for word in words):
         return None
     host = "127.0.0.1" if command.host in (None, "0.0.0.0", "::", "localhost") else command.host
-    return f"http://{host}:{command.port or DEFAULT_PORT}"
+    return f"http://{host}:{published_port(words, command.port or DEFAULT_PORT)}"
 
 
 def _writer(stream: TextIO) -> Callable[[bytes], None]:

@@ -13,6 +13,12 @@ from llmtop.warmup.log_source import LogError, refused
 
 _TOOLS = ("docker", "podman", "nerdctl")
 _SHORT = re.compile(r"-[ditPq]*d[ditPq]*")  # short flags without a value may stand together
+_DETACH = ("--detach", "--detach=true", "-d=true")
+# flags without a value: what follows any other one is its value, and the first word that is neither is the image
+_BARE = re.compile(
+    r"-[ditPq]+|-\S*=\S*|--(?:rm|init|interactive|tty|detach|privileged|read-only|quiet|publish-all|replace|no-hosts|"
+    r"no-healthcheck|oom-kill-disable|rmi|disable-content-trust|use-api-socket)"
+)
 _ID = re.compile(r"[0-9a-f]{12,64}")
 _KEPT = 4096
 _PIPE = subprocess.PIPE
@@ -20,12 +26,25 @@ _PIPE = subprocess.PIPE
 
 def detached_tool(words: Sequence[str]) -> str | None:
     """The container tool, when a command is its `run` in the background; else None."""
-    place = next((i for i, word in enumerate(words[:4]) if PurePath(word).name in _TOOLS), None)
-    if place is None or "run" not in words[place + 1 : place + 4]:
+    place = next((i for i, word in enumerate(words[:6]) if PurePath(word).name in _TOOLS), None)
+    if place is None or "run" not in words[place + 1 : place + 6]:
         return None
-    flags = words[words.index("run", place) + 1 :]
-    behind = any(_SHORT.fullmatch(word) or word in ("--detach", "--detach=true") for word in flags)
+    flags = _flags(words[words.index("run", place) + 1 :])
+    behind = any(_SHORT.fullmatch(word) or word in _DETACH for word in flags)
     return PurePath(words[place]).name if behind else None
+
+
+def _flags(words: Sequence[str]) -> list[str]:
+    """The flags before the image: what stands behind it is of the command in the container."""
+    flags: list[str] = []
+    value = False
+    for word in words:
+        if not value and not word.startswith("-"):
+            break
+        if not value:
+            flags.append(word)
+        value = not value and _BARE.fullmatch(word) is None
+    return flags
 
 
 def published_port(words: Sequence[str], port: int) -> int:

@@ -332,7 +332,7 @@ def _container_tool(name: str) -> str:
 def refused(tool: str, stderr: bytes) -> str | None:
     """Why a container tool did not answer, in words; None where it did."""
     words = stderr[:4096].decode("utf-8", "replace").lower()
-    if "permission denied" in words:
+    if "permission denied" in words or "a password is required" in words:
         return f"not allowed to ask {tool}: be in the {tool} group or use sudo"
     if "cannot connect to the docker daemon" in words or "is the docker daemon running" in words:
         return f"{tool} does not answer: its daemon is not running"
@@ -358,6 +358,9 @@ def journal(unit: str, follow: bool = True) -> Reader:
     _checked(unit, "unit")
     if shutil.which("journalctl") is None:
         raise LogError("journalctl is not installed here")
+    asked = _asked(["journalctl", f"--unit={unit}", "--lines=0", "--no-pager"])
+    if asked is not None and b"insufficient permissions" in asked.stdout[:4096] + asked.stderr[:4096]:
+        raise LogError("not allowed to read the journal: be in the systemd-journal group or use sudo")
     argv = ["journalctl", f"--unit={unit}", "--output=cat", "--no-pager", f"--lines={TAIL_LINES}"]
     return Reader(lambda stop: _run_command([*argv, *(["--follow"] if follow else [])], stop), unit)
 

@@ -13,6 +13,7 @@ from llmtop.warmup.forecast import Forecast, forecast
 from llmtop.warmup.recorded import StartupView
 from llmtop.warmup.report import WORDS, read_rate
 from llmtop.warmup.startup import Startup
+from llmtop_widgets import glyphs
 from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, beside, crop, flow, line, width, wrap
 
@@ -127,12 +128,12 @@ def _expected(ahead: Forecast) -> list[Line]:
     """What will be left: after the phase as it goes on, and when ready at least, as the budget may not be used up."""
     facts = []
     for sign, amount, when in (
-        ("≈", ahead.after_phase_bytes, "after this phase"),
-        ("≥", ahead.when_ready_bytes, "when ready"),
+        (glyphs.current().approx, ahead.after_phase_bytes, "after this phase"),
+        ("at least", ahead.when_ready_bytes, "when ready"),
     ):
         if amount is not None:
             fits = amount >= 0
-            words = when if fits else f"{when}: {'does' if sign == '≈' else 'may'} not fit"
+            words = when if fits else f"{when}: {'may' if sign == 'at least' else 'does'} not fit"
             facts.append(
                 line(
                     Span(f"{sign} {gib(amount)}", "bold" if fits else "low"),

@@ -72,7 +72,7 @@ def sum_lines(report: Report, cells: int, rows: int) -> list[Line]:
 def _term(part: LedgerLine, *, first: bool) -> str:
     gib = part.gib or 0.0
     sign = "-" if gib < 0 else "" if first else "+"
-    return f"{sign} {part.label.partition(' (')[0]} {abs(gib):,.2f}".strip()
+    return f"{sign} {part.label.removeprefix('less: ').partition(' (')[0]} {abs(gib):,.2f}".strip()
 
 
 def advice_lines(report: Report, cells: int, rows: int) -> list[Line]:
