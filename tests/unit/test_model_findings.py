@@ -61,13 +61,26 @@ def test_little_memory(state: str, level: str) -> None:
         (State.DOWN, "vllm", "critical", "port"),
         (State.DOWN, None, "critical", "port"),
         (State.AUTH, None, "warning", "--api-key-env"),
-        (State.NO_ENGINE_METRICS, None, "warning", "port"),
     ],
 )
 def test_a_server_that_cannot_be_read(state: State, engine: str | None, level: str, advice: str) -> None:
     (found,) = told(snapshot(replace(WELL, state=state, reason="words", engine=engine)))
     assert (found.level, found.evidence) == (level, "words")
     assert advice in (found.advice or "")
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("no engine metrics: started with --disable-log-stats? wrong port?", "is it the right port and path?"),
+        ("not a metrics page: <html>nginx", "is it the right port and path?"),
+        ("Dynamo, and no engine metrics: the engines of Dynamo answer on their own ports (DYN_SYSTEM_PORT)", None),
+        ("vLLM: started with --disable-log-stats?", None),
+    ],
+)
+def test_where_the_reason_says_what_to_do_nothing_else_is_advised(reason: str, advice: str | None) -> None:
+    (found,) = told(snapshot(replace(WELL, state=State.NO_ENGINE_METRICS, reason=reason)))
+    assert (found.level, found.evidence, found.advice) == ("warning", reason, advice)
 
 
 @pytest.mark.parametrize(("watts", "wedged"), [(12.0, True), (250.0, False)])

@@ -80,7 +80,7 @@ async def test_a_model_that_is_not_loaded_is_asked_nothing() -> None:
 @pytest.mark.parametrize(
     ("page", "state", "words"),
     [
-        ((400, b'{"detail":"bad tenant"}'), State.NO_ENGINE_METRICS, "HTTP 400 from /metrics"),
+        ((400, b'{"detail":"bad tenant"}'), State.NO_ENGINE_METRICS, "HTTP 400 from /metrics: bad tenant"),
         ((429, b"slow down"), State.NO_ENGINE_METRICS, "HTTP 429 from /metrics: slow down"),
         ((503, b'{"error":{"code":503,"message":"Loading model"}}'), State.STARTING, "HTTP 503: Loading model"),
         ((500, b"oops"), State.NO_ENGINE_METRICS, "HTTP 500 from /metrics: oops"),  # /v1/models answers
@@ -96,6 +96,12 @@ async def test_what_answers_is_not_down_and_the_hint_fits(page: Page, state: Sta
         assert view.reason is not None
         assert words in view.reason
         assert "--disable-log-stats" not in view.reason
+
+
+async def test_the_page_of_a_proxy_is_no_engine_without_metrics() -> None:
+    with PageServer([b"<html>nginx</html>"], {"/v1/models": models({"id": "m", "owned_by": "vllm"})}) as server:
+        view = await watched(server)
+        assert (view.state, view.reason) == (State.NO_ENGINE_METRICS, "not a metrics page: <html>nginx</html>")
 
 
 @pytest.mark.parametrize(

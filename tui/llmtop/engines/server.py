@@ -124,7 +124,10 @@ class ServerSource:
         if status != 200:
             kind: Literal["empty", "bad"] = "empty" if 400 <= status < 500 else "bad"
             return Failure(kind, f"HTTP {status} from /metrics: {_first_words(body)}".rstrip(": "))
-        return self._read(answer) or Failure("empty", self._without_metrics() or _no_engine(body))
+        foreign = body.lstrip()[:1] == b"<"  # of a proxy: what the engine was started with is not the matter
+        return self._read(answer) or Failure(
+            "empty", (None if foreign else self._without_metrics()) or _no_engine(body)
+        )
 
     def _read(self, answer: Answer) -> Page | None:
         """The page, of text or of JSON."""
@@ -296,6 +299,6 @@ def _first_words(body: bytes) -> str:
     """The first words of an answer; of a JSON error what it says."""
     answer = _parsed(body) if body.lstrip().startswith(b"{") else None
     error = answer.get("error", answer) if isinstance(answer, dict) else None
-    said = error.get("message") if isinstance(error, dict) else error
+    said = error.get("message", error.get("detail")) if isinstance(error, dict) else error
     text = said if isinstance(said, str) else body[:400].decode("utf-8", "replace")
     return clean(" ".join(text.split()), 60)

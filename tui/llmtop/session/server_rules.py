@@ -18,6 +18,8 @@ WORTH_KEEPING = 0.1  # hits or acceptance since the start from which a collapse 
 LEAST_PROMPT_TOKENS = 1000
 LEAST_LENGTH = 1.1  # tokens that a draft must give, the target's own included
 
+# words of a reason by which the address may be somebody else's
+_ELSEWHERE = ("wrong port", "not a metrics page", "an empty page")
 _ADVICE = {
     State.DOWN: "is the server up and the port right?",
     State.AUTH: "name the variable that holds the key: --api-key-env NAME",
@@ -62,13 +64,14 @@ def unreachable(snapshot: Snapshot) -> Iterator[Finding]:
     """Servers that cannot be read."""
     for server in snapshot.servers:
         if server.state in _ADVICE and server.reason != NO_ANSWER_YET:
-            known = server.state is State.NO_ENGINE_METRICS and server.engine  # the reason says what to do
+            # elsewhere the reason says what to do
+            asked = server.state is not State.NO_ENGINE_METRICS or any(w in (server.reason or "") for w in _ELSEWHERE)
             yield Finding(
                 f"unreachable:{server.url}",
                 "critical" if server.state is State.DOWN else "warning",
                 f"{_name(server, snapshot)}: {server.state}",
                 server.reason,
-                None if known else _ADVICE[server.state],
+                _ADVICE[server.state] if asked else None,
             )
 
 
