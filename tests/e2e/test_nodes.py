@@ -212,11 +212,19 @@ def test_a_host_key_that_changed_is_never_taken(tmp_path: Path, node: Sshd, serv
 def test_an_sshd_that_forbids_forwarding_is_told_apart_from_a_server_that_is_down(
     tmp_path: Path, node: Sshd, server: PageServer
 ) -> None:
-    node.forbid_forwarding()
+    node.configure("AllowTcpForwarding no")
     code, line = seen(tmp_path, node)
     assert (code, state_of(line), line["servers"][0]["state"], server.requests) == (1, "ok", "DOWN", [])
     assert line["pools"][0]["node"] == "spark-b"
     assert "spark-b: sshd there forbids forwarding" in " ".join(finding["text"] for finding in line["findings"])
+
+
+def test_a_login_that_leads_nowhere_says_how_long_it_takes(tmp_path: Path, node: Sshd) -> None:
+    node.configure("ForceCommand exec sleep 1000")
+    with Program(tmp_path, node.url, "-d", "0.5", env=node.env) as program:
+        line = program.wait(lambda line: "no answer for" in (line["nodes"][0]["reason"] or ""), "no answer")
+        assert (state_of(line), line["servers"], line["pools"]) == ("down", [], [])
+        assert program.stop() == 0
 
 
 def test_a_host_nobody_knows_and_a_key_that_is_refused(tmp_path: Path, node: Sshd) -> None:

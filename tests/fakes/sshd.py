@@ -141,9 +141,9 @@ class Sshd:
         self._key("host")
         self.restart()
 
-    def forbid_forwarding(self) -> None:
-        """As administrators do."""
-        self._config("AllowTcpForwarding no\n")
+    def configure(self, more: str) -> None:
+        """Start it again with another line in its configuration."""
+        self._config(more + "\n")
         self.restart()
 
     def restart(self) -> None:

@@ -17,6 +17,7 @@ from llmtop.nodes.reading import NodeReading
 
 STALE_S = 3.5
 SETTLE_S = 10.0
+PATIENCE_S = 4.0  # a login takes a second; after that it is said how long it takes
 
 
 class RemoteNode:
@@ -32,9 +33,11 @@ class RemoteNode:
         self._processes: dict[str, ServerProcess] = {}
         self._targets: dict[str, Target] = {}
         self._up_since: float | None = None
+        self._started = 0.0
 
     def start(self) -> None:
         """Begin to connect."""
+        self._started = time.monotonic()
         self._task = asyncio.create_task(self._link.run())
 
     def check(self) -> None:
@@ -78,6 +81,9 @@ class RemoteNode:
         """What is known at monotonic `t`."""
         read_at, reason = self._mirror.read_at, self._link.reason
         if read_at is None:
+            waited = t - self._started
+            if self._link.failures == 0 and waited > PATIENCE_S:
+                reason = f"no answer for {waited:.0f} s"
             tried = SourceStatus(self.name, self._link.failures == 0, reason)
             return NodeReading(self.name, "down", reason, status=(tried,))
         age, sample = max(0.0, t - read_at), self._mirror.sample(t)
