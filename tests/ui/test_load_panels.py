@@ -370,6 +370,16 @@ def test_the_answer_is_in_human_words_first_and_then_in_bars(cells: int) -> None
     assert lengths == sorted(lengths)
 
 
+def test_every_output_names_the_model_and_a_rate_is_nobody_at_once() -> None:
+    rated = [replace(level, request_rate=float(level.concurrency)) for level in sweep()]
+    state = ended(*rated)
+    assert state.result is not None
+    state.result = replace(state.result, model="gpt-oss-120b")
+    page = texts(result_page(state, VIEW, 118, 38))
+    assert page[0].rstrip("─ ").endswith("gpt-oss-120b")
+    assert " REQUESTS A SECOND, each " in page[1]
+
+
 def test_the_users_of_a_running_level_stand_in_large_digits() -> None:
     page = texts(running_page(running(8), VIEW, 118, 38))
     assert [row[:3] for row in page[2:5]] == ["█▀█", "█▀█", "▀▀▀"]

@@ -18,6 +18,7 @@ from llmtop.load.events import (
     LevelDone,
     LevelPreparing,
     LevelStarted,
+    Measuring,
     Preflighted,
     Progress,
     RequestDone,
@@ -26,7 +27,7 @@ from llmtop.load.events import (
 from llmtop.load.plan import Level, Plan
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
-from llmtop.load.results import CrossCheck, FirstFail, Flag, LevelResult, RunResult, Spread, Totals
+from llmtop.load.results import CrossCheck, FirstFail, Flag, LevelResult, Outside, RunResult, Spread, Totals
 
 LEVEL = Level("c=8", 8, 64, 2048, 128)
 COUNTERS = ServerCounters(12.5, 8, 3, 0.61, 1000, 2000, 64, 0, itl=(1.5, 100))
@@ -49,7 +50,15 @@ PROGRESS = Progress(
 )
 DONE = LevelResult("c=8", 8, errors={"cut": 1}, failed=1, completed=2, ttft=Spread(1, 2, 3, 2, 5, 6, 7))
 DONE = replace(DONE, flags=(Flag("few samples", "2 requests"),), counters=CrossCheck(True, Totals(1, 2, 3)))
-RESULT = RunResult("sweep", "well", levels=(DONE,), sweet_spot=8, first_fail=FirstFail("c=9", 9, "errors", 1, 0))
+RESULT = RunResult(
+    "sweep",
+    "well",
+    notes=("no counters",),
+    outside=Outside(Totals(8, 16, 1)),
+    levels=(DONE,),
+    sweet_spot=8,
+    first_fail=FirstFail("c=9", 9, "errors", 1, 0),
+)
 PLAN = Plan("http://127.0.0.1:8000", (LEVEL, Level("1/s", 512, 60, 1, 1, request_rate=1.0)), model="m")
 
 
@@ -63,6 +72,7 @@ def there_and_back(item: recorded.Item) -> recorded.Item | None:
     "item",
     [
         PLAN,
+        Measuring(33, 2560, 396),
         LevelPreparing(0, LEVEL),
         LevelStarted(1, LEVEL, 99.0),
         PROGRESS,

@@ -75,9 +75,9 @@ def _human(result: RunResult) -> list[str]:
     if sweet is None or sweet.ttft is None:
         return []
     least = "AT LEAST " if result.at_least else ""
-    first = seconds(sweet.ttft.p99_ms / 1000)
+    first, together = seconds(sweet.ttft.p99_ms / 1000), " at once" if sweet.request_rate is None else ""
     said = [
-        f"{least}{_users(sweet, True)} at once, each {rate(sweet.user_tok_s)} tok/s, "
+        f"{least}{_users(sweet, True)}{together}, each {rate(sweet.user_tok_s)} tok/s, "
         f"first word within {first} (P99 of {sweet.completed})"
     ]
     fail = result.first_fail
