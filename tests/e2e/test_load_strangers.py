@@ -283,3 +283,10 @@ def test_a_server_without_tls_is_said() -> None:
     error = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)")
     error.reason = "WRONG_VERSION_NUMBER"
     assert tls_words(error) == "TLS: the server does not speak it (wrong version number): http:// instead of https://?"
+
+
+def test_a_server_that_does_not_answer_in_time_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with stranger(first_s=60.0) as server:
+        run = Loaded(server, capsys, "--timeout-ttft", "0.5", code=3)
+    assert run.result["error"].endswith("timeout_ttft from /v1/completions: no answer within 0.5 s")
+    assert (run.result["levels"], run.report) == ([], "")

@@ -159,7 +159,8 @@ class Probe:
             outcome, status = exchange.outcome, exchange.reply.status
             if outcome in (Outcome.OK, Outcome.SHORT):
                 return self._learned(attempt, exchange)
-            words = f"{_kind(outcome, status)} from {ROUTES[profile.api]}: {exchange.reply.message or self._silence()}"
+            why = exchange.reply.message or self._silence(outcome)
+            words = f"{_kind(outcome, status)} from {ROUTES[profile.api]}: {why}"
             if status in (401, 403, *REFUSED) or outcome in (Outcome.TIMEOUT_TTFT, Outcome.TIMEOUT_IDLE):
                 raise PreflightError(words)
             if status is None or status < 300:
@@ -169,9 +170,12 @@ class Probe:
                 raise Refused(words, profile.model, _no_route(profile.api, status, exchange.reply.message.lower()))
             attempt = less
 
-    def _silence(self) -> str:
-        """What may be behind a connection that ends without a word."""
-        return "no answer" + (" (https:// instead of http://?)" if self.connector.origin.scheme == "http" else "")
+    def _silence(self, outcome: Outcome | None) -> str:
+        """What may be behind a connection without a word."""
+        if outcome is Outcome.TIMEOUT_TTFT:
+            return f"no answer within {self.plan.timeouts.ttft_s:g} s"
+        other = outcome is Outcome.CUT and self.connector.origin.scheme == "http"
+        return "no answer" + (" (https:// instead of http://?)" if other else "")
 
     async def _calibrated(self, profile: Profile) -> Profile:
         """With the tokens that a word and the template take, by the server's own count of two texts."""
@@ -238,8 +242,7 @@ class Probe:
         self.exchanges.append(exchange)
         try:
             exchange.start_s = connection.send(request, exchange)
-            await asyncio.wait_for(exchange.finished, self.plan.timeouts.ttft_s)
-        except TimeoutError:
+            await asyncio.wait({exchange.finished}, timeout=self.plan.timeouts.ttft_s)
             exchange.give_up(Outcome.TIMEOUT_IDLE if reply.times else Outcome.TIMEOUT_TTFT, connection.last_read)
         finally:
             connection.abort()

@@ -141,6 +141,9 @@ class Worker:
             elif isinstance(error, OSError) and error.strerror:
                 words = error.strerror
             self._pipe.emit("error", message=f"{self._plan.url}: {words}")
+        except Exception as error:
+            self._pipe.emit("error", message=f"a fault of llmtop: {error!r}")
+            raise
 
     async def _stop(self) -> None:
         if self._run is not None:
