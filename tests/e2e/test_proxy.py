@@ -13,8 +13,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,27 +23,10 @@ import pytest
 from fakes.pages import free_port
 from llmtop.demo.child import launch
 from program import COMMAND, environment, once
+from proxied import proxied
 
 TOKEN = b'data: {"model":"m","choices":[{"delta":{"content":"tok"}}]}\n\n'
 PATIENCE_S = 60.0
-
-
-@contextmanager
-def proxied(upstream: str, folder: Path, *flags: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The proxy of a server; its address and process."""
-    command = [COMMAND, "proxy", ":0", upstream, "--serve", *flags]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(folder)
-    )
-    assert process.stdout is not None
-    try:
-        found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
-        assert found
-        yield found.group(), process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(PATIENCE_S)
-        process.stdout.close()
 
 
 class Upstream:

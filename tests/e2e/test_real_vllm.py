@@ -28,6 +28,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fakes.pages import free_port
 from program import Line, Program
+from proxied import proxied
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmtop-tests"
@@ -337,6 +338,43 @@ def test_an_aborted_request(vllm: Vllm, llmtop: Program) -> None:
     page = vllm.settled()
     assert 0 < counted(llmtop, "generation_tok_s") < 1000
     assert page["vllm:num_requests_running"] == 0
+
+
+def streamed(url: str, seed: int) -> tuple[str, int]:
+    """The text of one stream, whose pieces the server cuts anew each time, and the tokens that its end tells."""
+    body = {"model": "tiny", "prompt": f"{seed} 2 3", "max_tokens": 30 + seed, "ignore_eos": True, "temperature": 0}
+    body |= {"stream": True, "stream_options": {"include_usage": True}}
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        *lines, done = (line.removeprefix(b"data: ") for line in answer.read().split(b"\n\n") if line)
+    assert done == b"[DONE]"
+    events = [json.loads(line) for line in lines]
+    text = "".join(choice["text"] for event in events for choice in event["choices"])
+    return text, events[-1]["usage"]["completion_tokens"]
+
+
+def test_through_the_proxy_streams_are_the_same_and_counts_are_the_servers(vllm: Vllm, tmp_path: Path) -> None:
+    direct = [streamed(vllm.url, seed) for seed in range(8)]
+    before = vllm.settled()
+    with proxied(vllm.url, tmp_path) as (url, _):
+        through = [streamed(url, seed) for seed in range(8)]
+        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+            page = answer.read().decode()
+    counts = {
+        line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in page.splitlines() if "bucket" not in line
+    }
+    after = vllm.settled()
+    assert [tokens for _, tokens in through] == [30 + seed for seed in range(8)]
+    assert through == direct
+    made = after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"]
+    prompted = after["vllm:prompt_tokens_total"] - before["vllm:prompt_tokens_total"]
+    assert counts["llmtop_proxy_generation_tokens_total"] == made
+    assert counts["llmtop_proxy_prompt_tokens_total"] == prompted
+    first = after["vllm:time_to_first_token_seconds_sum"] - before["vllm:time_to_first_token_seconds_sum"]
+    assert counts["llmtop_proxy_time_to_first_token_seconds_count"] == 8
+    assert counts["llmtop_proxy_time_to_first_token_seconds_sum"] >= 0.9 * first  # the server's clock begins later
 
 
 def test_a_killed_engine_is_down_and_a_new_one_is_a_restart(vllm: Vllm, llmtop: Program) -> None:
