@@ -13,7 +13,7 @@ from llmtop.warmup.evidence import GIB, Evidence
 from llmtop.warmup.phrases import PHASES
 from llmtop.warmup.startup import Phase, Startup
 
-_LEAST_PERCENT = 5.0  # of a step: less says nothing of the rest
+_LEAST_PERCENT, _SURE_PERCENT = 5.0, 20.0  # of a step: less says nothing, or little, of the rest
 _BEFORE_KV = PHASES[: PHASES.index("kv") + 1]
 
 
@@ -59,11 +59,24 @@ def _after(
         return now - whole * GIB * (1 - done)
     if phase.name != "weights":
         return None
+    before, whole = _before_weights(s, readings), _weights_gib(s, phase, readings)
+    return None if before is None or whole is None else before - whole * GIB
+
+
+def _weights_gib(s: Startup, phase: Phase, readings: Sequence[tuple[float, int]]) -> float | None:
+    """What all weights take: what the part took that was read when that was said; before that, their size on disk."""
+    step, size = s.progress, s.figure("checkpoint_gib")
+    alone = size is not None and (s.figure("tensor_parallel_size") or 1) <= 1
+    if step is None or step.phase != "weights" or step.took_s is None or phase.began is None:
+        return size if alone else None
+    if step.percent < (_SURE_PERCENT if alone else _LEAST_PERCENT):
+        return size if alone else None
+    said_at = phase.began + step.took_s
     before = _before_weights(s, readings)
-    if before is not None and before > now and done * 100 >= _LEAST_PERCENT:
-        return now - (before - now) * (1 - done) / done
-    size = s.figure("checkpoint_gib")
-    return None if size is None or (s.figure("tensor_parallel_size") or 1) > 1 else now - size * GIB * (1 - done)
+    then = next((value for at, value in reversed(readings) if phase.began <= at <= said_at), None)
+    if before is None or then is None or then >= before:
+        return size if alone else None
+    return (before - then) / GIB * 100 / step.percent
 
 
 def _before_weights(s: Startup, readings: Sequence[tuple[float, int]]) -> int | None:
