@@ -137,23 +137,11 @@ class LineTable(LineWidget, can_focus=True):
         self._move_to(places.get(key, self._cursor) if key is not None else self._cursor)
         self.refresh()
 
-    def set_columns(self, columns: Sequence[Column]) -> None:
-        """Replace the columns; the rows must have as many cells."""
-        if tuple(columns) != self._columns:
-            self._columns = tuple(columns)
-            self.refresh()
-
     def set_sort(self, column_key: str | None, descending: bool = False) -> None:
         """Mark a column's title as the one the rows are sorted by."""
         if (column_key, descending) != self._sort:
             self._sort = (column_key, descending)
             self.refresh()
-
-    def move_cursor(self, key: str) -> None:
-        """Put the cursor on the row with this key, if there is one."""
-        for index, row in enumerate(self._rows):
-            if row.key == key:
-                self._move_to(index)
 
     def action_move(self, rows: int) -> None:
         """Move the cursor by so many rows."""

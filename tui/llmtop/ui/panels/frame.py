@@ -14,7 +14,7 @@ from llmtop.ui.panels.headline import strip_lines
 from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.server import KV_THRESHOLDS, quantile_span
 from llmtop.ui.panels.verdict import beyond_verdict, finding_lines, verdict_line
-from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, pair
+from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, pair, widths
 from llmtop_widgets import glyphs
 from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, beside, crop, fit, line, spread, text_width, width
@@ -155,11 +155,13 @@ def _grid(laid: LaidOut, view: View, cells: int, rows: int, layout: Sequence[tup
     least = [max(panel.least for panel in row) for row in layout]
     heights = share_rows(least, rows - len(laid.lines), [row[0] is not EVENTS for row in layout])
     for row, height, needed in zip(layout, heights, least, strict=True):
-        column = (cells - GAP * (len(row) - 1)) // len(row)
         blank = 1 if height > needed + 1 else 0
-        top = len(laid.lines)
-        laid.places += [(panel, place * (column + GAP), top, column, height) for place, panel in enumerate(row)]
-        drawn = beside([(panel.lines(view, column, height - blank), column) for panel in row], GAP)
+        left, top, blocks = 0, len(laid.lines), []
+        for panel, column in zip(row, widths(cells, len(row), GAP), strict=True):
+            laid.places.append((panel, left, top, column, height))
+            blocks.append((panel.lines(view, column, height - blank), column))
+            left += column + GAP
+        drawn = beside(blocks, GAP)
         laid.lines += drawn + [()] * (height - len(drawn))
 
 

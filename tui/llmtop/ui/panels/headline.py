@@ -10,13 +10,12 @@ from llmtop.contract.units import UNKNOWN, count, gib
 from llmtop.session.history import STEPS_S, pool_series
 from llmtop.ui.panels.digits import of_percent, of_size, of_speed
 from llmtop.ui.panels.machine import tightest_pool
-from llmtop.ui.panels.view import LEVEL_STYLE, View
-from llmtop_widgets.bigtext import HALF_ROWS, half_lines
+from llmtop.ui.panels.view import LEVEL_STYLE, View, widths
+from llmtop_widgets.bigtext import half_lines
 from llmtop_widgets.text import Line, Span, beside, crop, fit, flow, line, spread, text_width
 from llmtop_widgets.timechart import chart_lines
 
 GAP = 3
-TALL = 1 + HALF_ROWS
 LEAST_TREND = 4
 SLOWER = 5
 
@@ -115,9 +114,10 @@ def _share(view: View, name: str, values: Sequence[float | None], least: float) 
 
 def strip_lines(view: View, cells: int, tall: bool) -> list[Line]:
     """The four tiles side by side: a label, then the value in one row, or in three with its details beside it."""
-    room = (cells - 3 * GAP) // 4
+    rooms = widths(cells, 4, GAP)
     draw = _tall if tall else _flat
-    return beside([(draw(tile, room), room) for tile in tiles(view, room)], GAP)
+    shown = zip(tiles(view, rooms[0]), rooms, strict=True)
+    return beside([(draw(tile, room), room) for tile, room in shown], GAP)
 
 
 def _label(tile: Tile, cells: int) -> Line:

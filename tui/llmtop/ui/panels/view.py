@@ -144,6 +144,12 @@ def fact(label: str, value: str, style: str, unit: str = "") -> Line:
     )
 
 
+def widths(cells: int, columns: int, gap: int) -> list[int]:
+    """The cells of so many columns side by side, `gap` between them, from edge to edge."""
+    each, rest = divmod(max(0, cells - gap * (columns - 1)), columns)
+    return [each + (place >= columns - rest) for place in range(columns)]
+
+
 GUTTER = 6
 TITLED = 4  # rows from which a chart has a title and its time axis
 
