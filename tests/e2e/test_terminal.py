@@ -258,15 +258,15 @@ import sys
 from llmtop import cli
 from llmtop.ui.screens import dashboard
 
-whole, frames = dashboard.body, []
+whole, frames = dashboard.page, []
 
-def body(*args):
+def page(*args):
     frames.append(args)
     if len(frames) > 3:
         raise ZeroDivisionError("a panel that breaks")
     return whole(*args)
 
-dashboard.body = body
+dashboard.page = page
 cli.main(["demo"])
 """
 
