@@ -8,7 +8,7 @@ from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.view import LEVEL_STYLE, View, fact, heading, pair
 from llmtop.ui.panels.warmup_ledger import advice_lines, ledger_lines, sum_lines
 from llmtop.ui.panels.warmup_memory import memory_lines
-from llmtop.ui.panels.warmup_phases import Axis, curve_lines, phase_lines, seconds_words, time_axis
+from llmtop.ui.panels.warmup_phases import TimeAxis, curve_lines, phase_lines, seconds_words, time_axis
 from llmtop.warmup.forecast import Forecast, forecast
 from llmtop.warmup.recorded import StartupView
 from llmtop.warmup.report import WORDS, read_rate
@@ -143,7 +143,7 @@ def _expected(ahead: Forecast) -> list[Line]:
     return facts
 
 
-def _phases(seen: StartupView, axis: Axis, cells: int, rows: int) -> list[Line]:
+def _phases(seen: StartupView, axis: TimeAxis, cells: int, rows: int) -> list[Line]:
     """The phases on their axis, and the step that shows how far it is."""
     startup = seen.report.startup
     step = _step(startup, cells)
@@ -160,7 +160,7 @@ def _step(startup: Startup, cells: int) -> list[Line]:
     return [line(Span(words, "label"), *gauge_line(done.percent / 100, min(40, max(4, cells - len(words))), "series1"))]
 
 
-def _curve(seen: StartupView, axis: Axis, pool: Pool | None, cells: int, rows: int) -> list[Line]:
+def _curve(seen: StartupView, axis: TimeAxis, pool: Pool | None, cells: int, rows: int) -> list[Line]:
     if pool is None or pool.total_bytes is None or rows < LEAST_CURVE + 1:
         return []
     drawn = curve_lines(seen.report.startup, seen.readings, axis, pool.total_bytes, cells, min(rows - 1, 16))

@@ -22,7 +22,7 @@ LEGEND = "* without a line of its own in the log: the time between two others"
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class TimeAxis:
     """Seconds from the beginning to the end that is expected, and the Unix time of the beginning (live only)."""
 
     seconds: float
@@ -30,12 +30,12 @@ class Axis:
     zero: float | None
 
 
-def time_axis(startup: Startup, to_go: float | None) -> Axis:
+def time_axis(startup: Startup, to_go: float | None) -> TimeAxis:
     """The axis that all phases share: to the end of the last one, or of the one that runs."""
     ends = [p.start_s + p.seconds for p in startup.phases if p.start_s is not None and p.seconds is not None]
     now = max(ends, default=0.0)
     zero = next((p.began - p.start_s for p in startup.phases if p.began is not None and p.start_s is not None), None)
-    return Axis(max(1.0, now + (to_go or 0.0)), now, zero)
+    return TimeAxis(max(1.0, now + (to_go or 0.0)), now, zero)
 
 
 def seconds_words(value: float) -> str:
@@ -44,7 +44,7 @@ def seconds_words(value: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
+class _PhaseColumns:
     """Cells of each column; a bar that has no room is left out, and with it the time of the least headroom."""
 
     name: int
@@ -53,15 +53,15 @@ class _Columns:
     when: int
 
 
-def _columns(cells: int) -> _Columns:
+def _columns(cells: int) -> _PhaseColumns:
     bar = cells - MARK - NAME - TOOK - 1 - LEFT
     if bar < LEAST_BAR:
-        return _Columns(max(8, cells - MARK - TOOK - LEFT), 0, LEFT, 0)
+        return _PhaseColumns(max(8, cells - MARK - TOOK - LEFT), 0, LEFT, 0)
     when = WHEN if bar - WHEN >= 30 else 0
-    return _Columns(NAME, bar - when, LEFT, when)
+    return _PhaseColumns(NAME, bar - when, LEFT, when)
 
 
-def phase_lines(startup: Startup, axis: Axis, cells: int, rows: int) -> list[Line]:
+def phase_lines(startup: Startup, axis: TimeAxis, cells: int, rows: int) -> list[Line]:
     """A row per phase: mark, name, seconds, its bar, the least headroom; on few rows those about the present one."""
     known = {phase.name: phase for phase in startup.phases}
     least = min((p.min_headroom_bytes for p in startup.phases if p.min_headroom_bytes is not None), default=None)
@@ -89,7 +89,7 @@ def _shown(startup: Startup, rows: int) -> tuple[PhaseName, ...]:
     return PHASES[first : first + rows]
 
 
-def _axis_line(axis: Axis, columns: _Columns) -> Line:
+def _axis_line(axis: TimeAxis, columns: _PhaseColumns) -> Line:
     """The ends of the axis above the bars."""
     left = f"{'GiB left':>{columns.left}}{'at':>{columns.when}}" if columns.when else f"{'GiB left':>{columns.left}}"
     whole = seconds_words(axis.seconds)
@@ -99,7 +99,7 @@ def _axis_line(axis: Axis, columns: _Columns) -> Line:
 
 
 def _row(
-    name: PhaseName, phase: Phase | None, startup: Startup, axis: Axis, least: int | None, columns: _Columns
+    name: PhaseName, phase: Phase | None, startup: Startup, axis: TimeAxis, least: int | None, columns: _PhaseColumns
 ) -> Line:
     glyph = glyphs.current()
     current = startup.state == "starting" and startup.phase == name and phase is not None
@@ -128,7 +128,7 @@ def _took(value: float) -> str:
     return f"{value:.1f} s" if value < 1000 else f"{value:.0f} s"
 
 
-def _bar(phase: Phase | None, axis: Axis, cells: int, style: str, *, current: bool) -> Line:
+def _bar(phase: Phase | None, axis: TimeAxis, cells: int, style: str, *, current: bool) -> Line:
     """Where on the axis a phase lies; what is still expected of the one that runs is shaded."""
     glyph = glyphs.current()
     if phase is None or phase.start_s is None or phase.seconds is None:
@@ -143,7 +143,7 @@ def _bar(phase: Phase | None, axis: Axis, cells: int, style: str, *, current: bo
     return line(Span(" " * begin), Span(bar, style), Span(glyph.bar_empty * ahead, "track"), Span(" " * (rest - ahead)))
 
 
-def curve_lines(startup: Startup, readings: Readings, axis: Axis, top: float, cells: int, rows: int) -> list[Line]:
+def curve_lines(startup: Startup, readings: Readings, axis: TimeAxis, top: float, cells: int, rows: int) -> list[Line]:
     """Headroom beneath the bars, on their axis: the least of each column, a line where a phase begins."""
     columns = _columns(cells)
     gutter = MARK + columns.name + TOOK + 1 if columns.bar else 7
