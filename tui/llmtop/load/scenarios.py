@@ -37,6 +37,7 @@ class Scenario:
     levels: Callable[[Options], list[Level]]
     adaptive: bool = False
     climbs: bool = True  # its levels differ in load alone, so that one of them can be the sweet spot
+    fields: tuple[str, ...] = ()  # of the form, those that it uses; empty = all
 
 
 def _closed(options: Options, c: int, prompts: int, size: tuple[int, int], name: str | None = None) -> Level:
@@ -114,10 +115,28 @@ def _burst(options: Options) -> list[Level]:
 SCENARIOS: Mapping[str, Scenario] = {
     s.name: s
     for s in (
-        Scenario("sweep", "Concurrency sweep", "how many users at once; the figures of vllm bench serve", _sweep),
-        Scenario("quick", "Quick sweep", "doubles the users until limits fail or gains end", _quick, True),
         Scenario(
-            "single", "Single user", "prompt and generation speed for one user, as llama-bench", _single, climbs=False
+            "sweep",
+            "Concurrency sweep",
+            "how many users at once; the figures of vllm bench serve",
+            _sweep,
+            fields=("users", "prompts", "input", "output", "slo"),
+        ),
+        Scenario(
+            "quick",
+            "Quick sweep",
+            "doubles the users until limits fail or gains end",
+            _quick,
+            adaptive=True,
+            fields=("users", "input", "output", "seconds", "slo"),
+        ),
+        Scenario(
+            "single",
+            "Single user",
+            "prompt and generation speed for one user, as llama-bench",
+            _single,
+            climbs=False,
+            fields=("prompts", "output"),
         ),
         Scenario(
             "output",
@@ -125,13 +144,37 @@ SCENARIOS: Mapping[str, Scenario] = {
             "short to long answers, one after another and four at once",
             _output,
             climbs=False,
+            fields=("users", "prompts", "input", "output"),
         ),
         Scenario(
-            "context", "Context length", "long prompts, one after another and four at once", _context, climbs=False
+            "context",
+            "Context length",
+            "long prompts, one after another and four at once",
+            _context,
+            climbs=False,
+            fields=("users", "prompts", "input", "output"),
         ),
-        Scenario("soak", "Soak", "drift of speed, heat and errors under steady load", _soak),
-        Scenario("rate", "Request rate", "requests at a given rate, latency from the scheduled time", _rate),
-        Scenario("burst", "Burst", "everybody at once: what the first wave waits", _burst),
+        Scenario(
+            "soak",
+            "Soak",
+            "drift of speed, heat and errors under steady load",
+            _soak,
+            fields=("users", "input", "output", "seconds", "slo"),
+        ),
+        Scenario(
+            "rate",
+            "Request rate",
+            "requests at a given rate, latency from the scheduled time",
+            _rate,
+            fields=("rates", "users", "prompts", "input", "output", "slo"),
+        ),
+        Scenario(
+            "burst",
+            "Burst",
+            "everybody at once: what the first wave waits",
+            _burst,
+            fields=("users", "input", "output", "slo"),
+        ),
     )
 }
 

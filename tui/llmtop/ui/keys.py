@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from textual.binding import Binding
 
+from llmtop.ui.panels.board import PANELS
+
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -51,7 +53,7 @@ KEYS: tuple[Key, ...] = (
     Key("stage", ("v",), "Stage", "Large figures for a projector", footer=9),
     Key(
         "panel('{key}')",
-        ("enter", *"12345678"),
+        ("enter", *(panel.key for panel in PANELS)),
         "Panel",
         "One panel on the whole screen (a click does it too), then the next one; in the help its words",
         shown="Enter",

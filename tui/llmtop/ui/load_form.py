@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from llmtop.contract.snapshot import ServerView
 from llmtop.contract.units import UNKNOWN, duration
+from llmtop.load import scenarios
 from llmtop.load.plan import ROUTES, Api, Pace, Plan, estimate_s
 from llmtop.load.results import LevelResult
 from llmtop.load.scenarios import SCENARIOS, Options, TooLong, build, cuts, fit
@@ -23,22 +24,13 @@ FIELDS = (
     ("slo", "Limits", "the sweet spot keeps them all"),
     ("api", "Route", "auto, completions or chat"),
 )
-USED: Mapping[str, tuple[str, ...]] = {
-    "sweep": ("users", "prompts", "input", "output", "slo"),
-    "quick": ("users", "input", "output", "seconds", "slo"),
-    "single": ("prompts", "output"),
-    "output": ("users", "prompts", "input", "output"),
-    "context": ("users", "prompts", "input", "output"),
-    "soak": ("users", "input", "output", "seconds", "slo"),
-    "rate": ("rates", "users", "prompts", "input", "output", "slo"),
-    "burst": ("users", "input", "output", "slo"),
-}
 _ALL = tuple(name for name, _, _ in FIELDS)
 
 
 def used(scenario: str) -> tuple[str, ...]:
     """The fields that a scenario uses; all of them where nothing is said."""
-    return (*USED[scenario], "api") if scenario in USED else _ALL
+    fields = scenarios.SCENARIOS[scenario].fields
+    return (*fields, "api") if fields else _ALL
 
 
 class BadField(Exception):

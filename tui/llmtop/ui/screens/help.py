@@ -64,7 +64,9 @@ def page(cells: int) -> tuple[list[Line], dict[str, int]]:
     lines, tops = [line(), line(Span(" Keys", "title"))], dict[str, int]()
     for row in (*ALL_KEYS, *LOAD_KEYS):
         more = (key.title() if len(key) > 1 else key for key in row.keys[1:] if len(key) <= 6)
-        keys = "  ".join([row.shown or row.keys[0], *(more if row.action == row.call else ("1 to 8",))])
+        keys = "  ".join(
+            [row.shown or row.keys[0], *(more if row.action == row.call else (f"{PANELS[0].key} to {PANELS[-1].key}",))]
+        )
         lines += entry(line(Span(f"  {keys:<{KEYS}}", "key"), Span(f"{row.label:<{LABEL}}", "bold")), row.text, cells)
     for panel in PANELS:
         tops[panel.key] = len(lines) + 1
