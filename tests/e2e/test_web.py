@@ -280,7 +280,7 @@ async def test_a_start_up_is_watched_once_for_all_tabs(tmp_path: Path) -> None:
                 await late.shows("SERVING")
                 await late.keys("w")
                 await late.shows("READY")
-                await late.shows("Application startup complete")
+                await late.shows("s of it reading weights; the tightest moment was")
 
 
 async def test_the_load_button_is_there_when_it_was_asked_for(tmp_path: Path) -> None:

@@ -19,7 +19,19 @@ from llmtop_widgets import glyphs
 # who runs the web server.
 MAY_DO = frozenset(
     (
-        *("mark", "engines", "gpus", "dashboard", "stage", "warmup", "pause", "next_server", "previous_server", "zoom"),
+        *(
+            "mark",
+            "engines",
+            "gpus",
+            "dashboard",
+            "panel",
+            "stage",
+            "warmup",
+            "pause",
+            "next_server",
+            "previous_server",
+            "zoom",
+        ),
         *("theme", "sort", "filter", "repaint", "help", "back", "command_palette", "leave"),
         *("focus_next", "focus_previous"),
     )

@@ -10,7 +10,7 @@ from llmtop.contract.units import count, duration, gib, percent, rate, seconds
 from llmtop.load.events import Lane, Progress
 from llmtop.load.plan import Level, Plan, measurement_words
 from llmtop.load.scenarios import SCENARIOS
-from llmtop.load.verdict import CRITERIA
+from llmtop.load.verdict import criterion_of
 from llmtop.ui.load_state import LoadState
 from llmtop.ui.panels.load_table import level_table
 from llmtop.ui.panels.machine import tightest_pool
@@ -66,7 +66,7 @@ def _users(state: LoadState, cells: int, rows: int) -> list[Line]:
     unit = "users at once" if level.request_rate is None else "requests a second"
     names = [(other.name, "bold" if other.name == level.name else "label") for other in state.plan.levels]
     plan = [span for name, style in names for span in (Span(name, style), Span("  "))]
-    limits = [f"{CRITERIA[name].words} {CRITERIA[name].show(limit)}" for name, limit in state.plan.slo.items()]
+    limits = [f"{criterion_of(name).words} {criterion_of(name).show(limit)}" for name, limit in state.plan.slo.items()]
     asked = f"limits: {', '.join(limits)}" if limits else ""
     notes = [line(Span(unit, "label")), tuple(plan), line(Span(asked, "label"))]
     return [(), *(crop((*fit(row, wide), *note), cells) for row, note in zip(digits, notes, strict=True)), ()]
