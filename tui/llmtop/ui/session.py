@@ -15,7 +15,6 @@ from textual.timer import Timer
 
 from llmtop.contract.settings import Settings
 from llmtop.contract.snapshot import ServerView, Snapshot
-from llmtop.load.verdict import announcement
 from llmtop.session.history import STEPS_S, History
 from llmtop.session.notices import Notices
 from llmtop.ui.messages import LoadNews, SnapshotReady
@@ -161,6 +160,8 @@ class Session(RepaintingApp[None]):
         for mark in self.load.drain():
             self.poller.note(mark)
         if state is not None and state.result is not None and not had_result:
+            from llmtop.load.verdict import announcement  # no part of a start
+
             self.announce(announcement(state.result))
             self.show_view()
 
