@@ -39,7 +39,7 @@ def test_a_sweep_at_64_users(demo: DemoProcess, tmp_path: Path, size: tuple[int,
         load = app.cost(LOOK_S)
         print(f"{size}: load page {load[0]:.0f} B/s, {load[1]:.2f} frames/s")
         app.keys("escape")
-        app.wait_for("limited by")
+        app.wait_for("KV cache")
         app.look(2.0)
         dashboard = app.cost(LOOK_S)
         print(f"{size}: dashboard {dashboard[0]:.0f} B/s, {dashboard[1]:.2f} frames/s")
