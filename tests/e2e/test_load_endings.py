@@ -9,13 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fakes.truth import TruthServer, truth_server
+from fakes.truth import TruthServer
 from llmtop.load.child import Child
 from llmtop.load.events import Event, LevelStarted, Measuring
 from llmtop.load.plan import Level, Plan, Timeouts, measurement
@@ -27,17 +26,7 @@ COMMAND = Path(sys.executable).with_name("llmtop")
 PATIENT = Timeouts(connect_s=1.0, ttft_s=30.0, idle_s=30.0)
 
 
-@pytest.fixture
-def truth() -> Iterator[TruthServer]:
-    with truth_server() as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return tmp_path / "state"
+pytestmark = pytest.mark.usefixtures("state")
 
 
 def plan(server: TruthServer, requests: int, output: int, **more: Any) -> Plan:

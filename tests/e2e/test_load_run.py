@@ -9,7 +9,6 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from fakes.nvml import build, environment
-from fakes.truth import TruthServer, truth_server
+from fakes.truth import TruthServer
 from llmtop import cli
 from llmtop.load.events import Draining, Event, Finished, LevelDone, LevelStarted, Preflighted, Progress, RequestDone
 from llmtop.load.plan import Level, Plan, Timeouts
@@ -34,17 +33,7 @@ CONTRACT = (
 )
 
 
-@pytest.fixture
-def truth() -> Iterator[TruthServer]:
-    with truth_server() as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return tmp_path / "state"
+pytestmark = pytest.mark.usefixtures("state")
 
 
 def plan(server: TruthServer, *levels: Level, **more: Any) -> Plan:

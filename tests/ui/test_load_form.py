@@ -229,6 +229,8 @@ async def test_what_was_asked_is_what_is_started(demo: DemoProcess, tmp_path: Pa
         await s.press("f5")
         await shows(s, "Send 2 requests")
         await fill(s, users="nonsense")
+        seen = s.app.latest
+        await until(s, lambda: s.app.latest is not seen, "a page drawn since")
         await s.press("f6", "y")
         await until(s, lambda: phase(s) == "finished", "the end")
         assert s.app.load.state is not None

@@ -398,3 +398,8 @@ def test_the_curve_of_a_sweep_grows_with_it() -> None:
     assert re.search(r"★ now", text)
     assert re.search(r"0 +users +40", text)  # the axis has room for the levels to come
     assert "so far" not in "\n".join(texts(running_page(running(8), VIEW, 118, 38)))  # one level is no curve
+    assert state.progress is not None
+    state.progress = replace(state.progress, tok_s=None)
+    silent = "\n".join(texts(running_page(state, VIEW, 118, 38)))
+    assert "tok/s so far" in silent
+    assert not re.search(r"★ now", silent)  # nobody decoded in the last second: no point at 0

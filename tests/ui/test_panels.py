@@ -10,7 +10,7 @@ import pytest
 from fakes.snapshots import ALL, BUSY_SERVER, GIB, busy, data_parallel, gh200, h200x8, idle, no_gpu, stale, unknown
 from llmtop.contract.snapshot import Event, Finding, Latency, LatencySet, Node, Quantile, ServerView, Snapshot
 from llmtop.session.history import History
-from llmtop.ui.panels.frame import body, header, share_rows
+from llmtop.ui.panels.frame import header, page, share_rows
 from llmtop.ui.panels.machine import pool_parts
 from llmtop.ui.panels.server import quantile_span
 from llmtop.ui.panels.verdict import verdict_line
@@ -65,7 +65,7 @@ def view_of(snapshot: Snapshot, seconds: int = 0) -> View:
 def screen(view: View, size: tuple[int, int]) -> list[str]:
     """Header and body as text."""
     cells, rows = size
-    return [plain(header(view, cells)), *map(plain, body(view, cells, rows - 2))]
+    return [plain(header(view, cells)), *map(plain, page(view, cells, rows - 2).lines)]
 
 
 @pytest.mark.parametrize("size", [size for size in SIZES if size[0] >= 80], ids=str)
@@ -86,7 +86,7 @@ def test_every_line_is_exactly_as_wide_as_the_screen(name: str, size: tuple[int,
     view = view_of(ALL[name](), 30)
     cells, rows = size
     assert width(header(view, cells)) == cells
-    lines = body(view, cells, rows - 2)
+    lines = page(view, cells, rows - 2).lines
     assert [width(content) for content in lines] == [cells] * len(lines)
     assert len(lines) == max(0, rows - 2)
 
@@ -95,7 +95,7 @@ def test_every_line_is_exactly_as_wide_as_the_screen(name: str, size: tuple[int,
 def test_every_style_has_a_colour(name: str) -> None:
     view = view_of(ALL[name](), 30)
     for size in SIZES:
-        lines = [header(view, size[0]), *body(view, size[0], size[1] - 2)]
+        lines = [header(view, size[0]), *page(view, size[0], size[1] - 2).lines]
         styles = {word for content in lines for span in content for word in span.style.split()}
         assert styles <= set(STYLE_NAMES)
 
@@ -103,7 +103,7 @@ def test_every_style_has_a_colour(name: str) -> None:
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_what_is_unknown_is_a_dash_and_never_a_zero(size: tuple[int, int]) -> None:
     view = view_of(unknown(), 10)
-    for content in body(view, size[0], size[1] - 2):
+    for content in page(view, size[0], size[1] - 2).lines:
         for span in content:
             if span.style in ("value", "bold"):
                 assert not re.search(r"\d", span.text), plain(content)
@@ -256,7 +256,7 @@ def test_a_stale_server_keeps_its_numbers_and_says_their_age() -> None:
     assert "14 s ago" in rows[0]
     assert "no answer for 14 s" in rows[0]
     assert any("520,164 of 849,942 tokens" in row for row in rows)
-    styles = {span.style for content in body(view, 100, 28) for span in content if "520,164" in span.text}
+    styles = {span.style for content in page(view, 100, 28).lines for span in content if "520,164" in span.text}
     assert styles == {"dim"}
 
 
@@ -321,7 +321,7 @@ def test_without_a_gpu_the_reason_is_there() -> None:
 def test_before_the_first_snapshot_the_header_says_what_goes_on() -> None:
     view = View(None, None, History(), 1.0, Scales(), 1.0)
     assert "looking for model servers" in plain(header(view, 80))
-    assert len(body(view, 80, 22)) == 22
+    assert len(page(view, 80, 22).lines) == 22
 
 
 def test_without_a_server_the_header_says_so() -> None:

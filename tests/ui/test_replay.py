@@ -261,6 +261,18 @@ async def test_without_a_start_up_there_is_no_page_of_it(path: Path) -> None:
         assert "Warm-up" not in s.rows[-1]
 
 
+async def test_what_was_seen_after_the_last_snapshot_is_seen_at_the_end(tmp_path: Path) -> None:
+    path = with_startup(tmp_path / "run.jsonl")
+    lines = path.read_text().splitlines(keepends=True)
+    ready = next(place for place, text in enumerate(lines) if '"event":"startup"' in text and '"state":"ready"' in text)
+    path.write_text("".join([*lines[: ready - 1], lines[ready]]))  # cut off between the two
+    async with replaying(path, 20, (120, 40)) as s:
+        await until(s, lambda: s.page == "warmup")
+        assert "READY" not in s.text
+        await s.press("right")
+        await until(s, lambda: "READY" in s.text)
+
+
 async def test_a_start_up_at_no_time_does_not_end_the_replay(tmp_path: Path) -> None:
     path = with_startup(tmp_path / "run.jsonl")
     odd = re.sub(r'"min_headroom_time":null', '"min_headroom_time":1e17', path.read_text())

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fakes.snapshots import GIB, UNIFIED_POOL, busy
-from llmtop.contract.snapshot import Snapshot
+from llmtop.contract.snapshot import Pool, Snapshot
 from llmtop.session.history import History
 from llmtop.ui.panels.view import Scales, View
 from llmtop.ui.panels.warmup import warmup_page
@@ -104,6 +104,16 @@ def test_while_the_weights_are_read_it_says_how_long_and_what_will_be_left(size:
     if size[0] >= 78:
         assert "at least 14.3 when ready" in text  # 110 free at the start less 0.8 x 119.6
     assert "empty in" not in text
+
+
+def test_the_memory_is_of_the_pool_that_the_engine_fills() -> None:
+    seen, view = at(60)
+    assert view.snapshot is not None
+    (mine,) = view.snapshot.pools
+    other = Pool("GPU 1", "hbm", total_bytes=80 * GIB, headroom_bytes=GIB, state="critical", device="GPU-b")
+    view = replace(view, snapshot=replace(view.snapshot, pools=(other, mine)))
+    text = "\n".join(plain(content) for content in warmup_page(replace(seen, pool="unified"), view, 118, 38))
+    assert f"headroom {headroom(60):.1f} of 119.6 GiB" in text
 
 
 def test_a_start_that_will_not_fit_is_told_in_words() -> None:

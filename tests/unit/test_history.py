@@ -95,6 +95,11 @@ def test_devices_are_series_by_uuid_or_index() -> None:
     assert history.columns("1", "util", 1.0, 1) == [70.0]
 
 
+def test_devices_without_uuid_are_series_of_their_machine() -> None:
+    history = filled(Snapshot(T0, devices=(Device(0, None, util=40.0, node="a"), Device(0, None, util=70.0, node="b"))))
+    assert [history.columns(f"{node}:0", "util", 1.0, 1) for node in "ab"] == [[40.0], [70.0]]
+
+
 def test_a_gap_inside_a_wide_column_does_not_hide_its_samples() -> None:
     history = filled(snapshot(0, running=3), snapshot(1, running=None), snapshot(2, running=5, state=State.DOWN))
     assert history.columns(URL, "running", 5.0, 1) == [3.0]

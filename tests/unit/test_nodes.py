@@ -165,6 +165,7 @@ def test_the_readers_are_fit_for_what_is_there() -> None:
 def test_command_lines_leave_a_node_without_their_keys(typed: str, told: str) -> None:
     masked = runpy.run_path(str(NODES / "remote.py"))["masked"]
     assert " ".join(masked(typed.split())) == told
+    assert masked(["sh", "-c", typed]) == ["sh", "-c", told]
 
 
 # ssh

@@ -212,6 +212,7 @@ def test_a_server_that_is_dead_is_said_in_one_line(how: str) -> None:
         (b"CONNECT x:443 HTTP/1.1\r\n\r\n", b"501"),
         (b"GET / HTTP/2.0\r\n\r\n", b"505"),
         (b"\x16\x03\x01 hello\r\n\r\n", b"400"),
+        (b"GET http://[x HTTP/1.1\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000, b"431"),
         (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", b"400"),
     ],

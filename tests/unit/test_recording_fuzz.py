@@ -27,7 +27,7 @@ from llmtop.recording.read import Recording, open_recording
 from llmtop.recording.reread import reread
 from llmtop.session.history import History
 from llmtop.session.notices import Notices
-from llmtop.ui.panels.frame import body, header
+from llmtop.ui.panels.frame import header, page
 from llmtop.ui.panels.load import running_page
 from llmtop.ui.panels.load_answer import result_page
 from llmtop.ui.panels.view import Scales, View
@@ -138,8 +138,8 @@ def show(recording: Recording) -> None:
         for server in (None, *snapshot.servers):
             view = View(snapshot.beside(server), server, history, 1.0, scales, recording.pace_s)
             assert header(view, 80)
-            body(view, 80, 22)
-            body(view, 160, 48)
+            page(view, 80, 22)
+            page(view, 160, 48)
         tape.wind(snapshot.time)
         for cells, rows in ((80, 22), (160, 48)):
             warmup_page(told.seen, view, cells, rows)

@@ -21,7 +21,7 @@ from llmtop.contract.settings import Target, UsageError, parse_target
 from llmtop.contract.snapshot import Snapshot
 from llmtop.load.completion import Reply
 from llmtop.session.history import History
-from llmtop.ui.panels.frame import body, header
+from llmtop.ui.panels.frame import header, page
 from llmtop.ui.panels.view import Scales, View
 from unit.test_server_source import watched
 
@@ -80,6 +80,13 @@ def test_a_known_key_is_hidden_however_it_is_written() -> None:
             assert known.hide_bytes(said.encode() + b"\xff") == shown.encode() + b"\xff"
 
     fuzz(check, KEYS, examples=150)
+
+
+def test_one_that_is_no_utf_8_is_hidden_too() -> None:
+    known, key = Known(), b"\xff\xfekey-of-bytes"
+    known.add(key.decode("utf-8", "surrogateescape"))
+    assert known.hide_bytes(b"key: " + key) == b"key: ***"
+    assert known.begun(b"key: " + key[:4]) == 4
 
 
 def test_a_short_one_is_no_secret_and_a_figure_stays_one() -> None:
@@ -149,7 +156,7 @@ def test_a_server_that_repeats_its_caller_s_key() -> None:
         for view in views:
             snapshot = Snapshot(1.8e9, (view,))
             drawn = View(snapshot, view, History(), 1.0, Scales(), 1.0)
-            shown = [to_json(snapshot), text.table(snapshot), text.line(snapshot), str(body(drawn, 160, 48))]
+            shown = [to_json(snapshot), text.table(snapshot), text.line(snapshot), str(page(drawn, 160, 48).lines)]
             for output in (*shown, str(header(drawn, 160))):
                 hidden(key, output)
 

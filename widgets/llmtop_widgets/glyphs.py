@@ -30,23 +30,15 @@ class Glyphs:
     threshold: str
     horizontal: str
     vertical: str
-    corner_top_left: str
-    corner_top_right: str
     corner_bottom_left: str
-    corner_bottom_right: str
     tick_left: str
-    tick_down: str
     dotted: str
     bullet: str
     dot: str
     star: str
     diamond: str
-    triangle: str
     check: str
     cross: str
-    arrow_up: str
-    arrow_down: str
-    arrow_left: str
     arrow_right: str
     sort_up: str
     sort_down: str
@@ -56,8 +48,6 @@ class Glyphs:
     ellipsis: str
     approx: str
     times: str
-    separator: str
-    degree: str
 
 
 UNICODE = Glyphs(
@@ -76,23 +66,15 @@ UNICODE = Glyphs(
     threshold="┄",
     horizontal="─",
     vertical="│",
-    corner_top_left="┌",
-    corner_top_right="┐",
     corner_bottom_left="└",
-    corner_bottom_right="┘",
     tick_left="┤",
-    tick_down="┬",
     dotted="·",
     bullet="•",
     dot="●",
     star="★",
     diamond="◆",
-    triangle="▲",
     check="✓",
     cross="✗",
-    arrow_up="↑",
-    arrow_down="↓",
-    arrow_left="←",
     arrow_right="→",
     sort_up="▲",
     sort_down="▼",
@@ -101,8 +83,6 @@ UNICODE = Glyphs(
     ellipsis="…",
     approx="≈",
     times="×",
-    separator="·",
-    degree="°",
 )
 
 ASCII = Glyphs(
@@ -121,23 +101,15 @@ ASCII = Glyphs(
     threshold="'",
     horizontal="-",
     vertical="|",
-    corner_top_left="+",
-    corner_top_right="+",
     corner_bottom_left="+",
-    corner_bottom_right="+",
     tick_left="+",
-    tick_down="+",
     dotted=".",
     bullet="*",
     dot="o",
     star="*",
     diamond="+",
-    triangle="^",
     check="y",
     cross="x",
-    arrow_up="^",
-    arrow_down="v",
-    arrow_left="<",
     arrow_right=">",
     sort_up="^",
     sort_down="v",
@@ -146,8 +118,6 @@ ASCII = Glyphs(
     ellipsis="~",
     approx="~",
     times="x",
-    separator="-",
-    degree=" ",
 )
 
 BRAILLE = 0x2800

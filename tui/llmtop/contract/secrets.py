@@ -57,6 +57,7 @@ class Known:
     def __init__(self) -> None:
         self._secrets: set[str] = set()
         self._ways: list[str] = []  # the longest first: one may be a part of another
+        self._raw: list[bytes] = []
 
     def add(self, *secrets: str | None) -> None:
         """Remember secrets; one of fewer than `LEAST_CHARS` characters is not told from other text."""
@@ -65,6 +66,7 @@ class Known:
             self._secrets |= new
             ways = {way for secret in self._secrets for way in _ways(secret)}
             self._ways = sorted(ways, key=lambda way: (-len(way), way))
+            self._raw = [way.encode("utf-8", "surrogateescape") for way in self._ways]
 
     def add_header(self, authorization: str | None) -> None:
         """Remember what an `Authorization` header tells."""
@@ -87,20 +89,19 @@ class Known:
 
     def hide_bytes(self, data: bytes) -> bytes:
         """The same for bytes, of UTF-8 or not."""
-        if any(way.encode() in data for way in self._ways):
+        if any(way in data for way in self._raw):
             return self.hide(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
         return data
 
     @property
     def longest(self) -> int:
         """Bytes of the longest way to write one."""
-        return max((len(way.encode()) for way in self._ways), default=0)
+        return max(map(len, self._raw), default=0)
 
     def begun(self, data: bytes) -> int:
         """How many bytes at the end of `data` may be the beginning of a secret."""
-        ways = [way.encode() for way in self._ways]
         sizes = range(min(self.longest - 1, len(data)), 0, -1)
-        return next((size for size in sizes if any(way.startswith(data[-size:]) for way in ways)), 0)
+        return next((size for size in sizes if any(way.startswith(data[-size:]) for way in self._raw)), 0)
 
 
 KNOWN = Known()  # of this process
@@ -119,7 +120,8 @@ def _ways(secret: str) -> Iterator[str]:
         secret.replace("'", "\\'"),
         secret.replace('"', '\\"'),
     ]
-    in_urls = [quote(secret, safe=""), quote(secret), quote_plus(secret), quote(secret, safe="/:?#[]@!$&'()*+,;=~")]
+    raw = secret.encode("utf-8", "surrogateescape")  # a variable may hold what is no UTF-8
+    in_urls = [quote(raw, safe=""), quote(raw), quote_plus(raw), quote(raw, safe="/:?#[]@!$&'()*+,;=~")]
     in_pages = [html.escape(secret), html.escape(secret, quote=False), html.escape(secret).replace("&#x27;", "&#39;")]
     yield secret
     yield from escaped
@@ -128,7 +130,7 @@ def _ways(secret: str) -> Iterator[str]:
     yield from (re.sub("%..", lambda found: found[0].lower(), way) for way in in_urls)
     yield from in_pages
     yield secret.replace("'", "'\"'\"'")  # in a shell
-    yield b64encode(secret.encode("utf-8", "replace")).decode().rstrip("=")
+    yield b64encode(raw).decode().rstrip("=")
 
 
 def _of_flags(words: Iterable[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +24,7 @@ from llmtop.demo.faults import FAULTS
 from llmtop.demo.server import DemoServer, ServerOptions
 from llmtop.demo.traffic import Traffic
 from llmtop.demo.warmup import StartupFailed, doomed, play
+from llmtop.net.loop import loop_factory
 
 _READY_TIMEOUT_S = 20.0
 _PR_SET_PDEATHSIG = 1
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.with_parent:
         _die_with_parent()
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(args))
     except OSError as error:
         print(f"llmtop-demo-server: {error}", file=sys.stderr)
@@ -62,16 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StartupFailed:
         return 1
     return 0
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where it is installed: a third of the CPU time with many streams."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 async def _serve(args: argparse.Namespace) -> None:

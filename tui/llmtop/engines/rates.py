@@ -189,6 +189,7 @@ class RowWindow:
             base, change = self._base(window_s), self._change(signal, window_s)
             if base is None or change is None or change[1] <= 0:
                 return None
+            # a sum that is no engine's has no such gauge, and nothing then speaks against its window
             at_its_ends = max(point.row.gauges.get("running", 0.0) for point in (base, self._points[-1]))
             if at_its_ends <= OPEN_SHARE * self._ended(window_s):
                 return change[0] / change[1]

@@ -171,13 +171,14 @@ class ServerTracker:
 
     def _full(self, base: ServerView, now: float) -> ServerView:
         assert self._page is not None
-        page, rows = self._page, self._engine_rows()
+        page, rows, every = self._page, self._engine_rows(), tuple(self._rows.values())
+        several = self._turns.several()
         cache = kv.summary(rows, self._windows, base.max_model_len)
-        judged = base.state is State.SERVING and self._turns.several() is None
+        judged = base.state is State.SERVING and several is None
         room = self._room(page, rows, cache.room_requests)
         limit = self._limits.verdict(room=room) if judged else None
         # of servers that answer in turn two pages say nothing of one of them
-        windows = tuple(self._windows.values()) if self._turns.several() is None else ()
+        windows = tuple(self._windows.values()) if several is None else ()
         hits, drafts = traffic.prefix_hits(windows), traffic.speculation(windows)
         return replace(
             base,
@@ -197,8 +198,8 @@ class ServerTracker:
             kv_growth_tok_s=cache.growth_tok_s,
             kv_full_in_s=cache.full_in_s,
             gpu_memory_utilization=cache.gpu_memory_utilization,
-            preemptions_total=figures.counter_total(tuple(self._rows.values()), "preemptions"),
-            admission_rejections_total=figures.counter_total(tuple(self._rows.values()), "rejections"),
+            preemptions_total=figures.counter_total(every, "preemptions"),
+            admission_rejections_total=figures.counter_total(every, "rejections"),
             engines=self._engines(rows),
             lora=page.lora,
             rates=traffic.rates(windows),
@@ -212,10 +213,10 @@ class ServerTracker:
             spec_accepted_length=drafts.length,
             spec_accepted_by_position=drafts.by_position,
             finished_by_reason=traffic.per_second(windows, "finished"),
-            kv_transfer_failures_total=figures.counter_total(tuple(self._rows.values()), "transfer_failures"),
+            kv_transfer_failures_total=figures.counter_total(every, "transfer_failures"),
             prefix_hit_rate_total=figures.share(rows, "hits", "queries"),
             spec_acceptance_rate_total=figures.share(rows, "accepted", "drafted"),
-            servers_in_turn=self._turns.several(),
+            servers_in_turn=several,
             latency=traffic.latencies(windows),
             up_s=now - page.start_time if page.start_time and now > page.start_time else None,
             limited_by=limit.code if limit else None,

@@ -204,15 +204,14 @@ class Probe:
         if step is None or alone.reply.times[0] <= alone.start_s:
             return None
         prefill = (alone.reply.prompt_tokens or one.input_len) / (alone.reply.times[0] - alone.start_s)
+        steps, most = [(1, step)], None
         for level in more:
             decoded = await self._together(profile, level)
             users = most_at_once(decoded)
             most = users if 0 < users < level.concurrency else None
             if users > 1:
-                several = statistics.median((end - half) / chunks for _, half, end, chunks in decoded)
-                return Pace(prefill, ((1, step), (users, several)), most)
-            return Pace(prefill, ((1, step),), most)
-        return Pace(prefill, ((1, step),))
+                steps.append((users, statistics.median((end - half) / chunks for _, half, end, chunks in decoded)))
+        return Pace(prefill, tuple(steps), most)
 
     async def _together(self, profile: Profile, level: Level) -> list[tuple[float, float, float, int]]:
         """When each answer of a level began, was half there and ended, and the steps of its second half.

@@ -16,7 +16,6 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
 from llmtop.load.vitals import VitalsMeter, die_with_parent
 from llmtop.net.connection import Connector, Origin, tls_words
+from llmtop.net.loop import loop_factory
 
 SNAP_S = 0.25
 _LINE_LIMIT = 16 << 20
@@ -230,19 +230,10 @@ async def _main() -> None:
     await pipe.close()
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop's loop where it is installed: less time between a byte and its time stamp."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
-
-
 def main() -> None:
     """Runs the worker; Ctrl-C is left to the parent, which says `stop`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_main())
 
 

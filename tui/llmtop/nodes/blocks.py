@@ -52,8 +52,7 @@ class BlockReader:
         begins = start + len(self._mark)
         stop = self._buffer.find(self._mark, max(begins - 1, self._looked))
         if stop < 0 and self._buffer.startswith(b"end", begins):  # has no body, and need not wait for the next one
-            line = self._buffer.find(b"\n", begins)
-            stop = line if line >= 0 else -1
+            stop = self._buffer.find(b"\n", begins)
         if stop < 0:
             self._looked = max(0, len(self._buffer) - len(self._mark))
             return None

@@ -133,12 +133,14 @@ class NodeLink:
                 continue
             if not line:
                 return
-            self._said.append(clean(line.decode("utf-8", "replace").strip(), 300))
-            if b"administratively prohibited" in line:
-                self.reason = ssh.trouble([self._said[-1]], self._address.host)
+            said = clean(line.decode("utf-8", "replace").strip(), 300)
+            if "open failed: " not in said:  # of a forward, which tells nothing of the connection
+                self._said.append(said)
+            elif "administratively prohibited" in said:
+                self.reason = ssh.trouble([said], self._address.host)
 
     async def _forward_again(self) -> None:
-        for (host, port), path in self._forwards.items():
+        for (host, port), path in [*self._forwards.items()]:  # one may be added meanwhile
             await self._ask_forward(path, host, port)
 
     async def forward(self, host: str, port: int) -> str | None:

@@ -56,8 +56,9 @@ class Mirror:
         self._host = self._reader.host(self._mem)
         if scanned:
             self.servers, self.scanned = tuple(server_processes(self._tree.procfs)), True
-        for when, text in (*dips, (now, self._reader.meminfo())):
-            self._note_host_dip(replace(self._reader.mem(known=nodes, text=text)), when, t)
+        for when, text in dips:
+            self._note_host_dip(self._reader.mem(known=nodes, text=text), when, t)
+        self._note_host_dip(self._mem, now, t)
 
     def _put(self, block: Block, t: float, now: float) -> None:
         if block.kind == "file":
@@ -77,6 +78,7 @@ class Mirror:
 
     def _take_gpus(self, block: Block, t: float, now: float) -> None:
         """Row by row: there are two of each GPU in a reading, and the lesser headroom is the dip."""
+        self.no_gpus = None  # whatever failed before
         for row in block.body.splitlines():
             self._gpus.take(block.name, row, t)
             for key, dip in self._gpus.dips(self._mem.total, now).items():

@@ -103,7 +103,7 @@ class RemoteNode:
     def devices_of(self, url: str, devices: Sequence[Device]) -> Sequence[Device]:
         """The devices a server there uses: all of them for the only one, else those with its process."""
         working = [device for device in devices if device.state == "OK"]
-        if len(self._targets) == 1:
+        if len({*self._targets, *self._processes}) == 1:
             return working
         process = self._processes.get(url)
         pid = process.pid if process is not None else None
@@ -127,7 +127,7 @@ class RemoteNode:
             if url not in targets and (path := await self._link.forward(process.host, process.port)) is not None:
                 targets[url] = Target(url, node=self.name, via=path)
         # the node's key is for its only server; of several none can be told to be meant
-        key = self._address.key if len(targets) == 1 else None
+        key = self._address.key if len({*targets, *seen}) == 1 else None
         self._targets = {url: replace(target, key=key) for url, target in targets.items()}
         self._processes = seen
 

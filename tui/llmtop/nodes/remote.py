@@ -99,6 +99,8 @@ def masked(words: list[str]) -> list[str]:
         shown = word if plain else "***"
         if found or ASSIGNED.match(word):
             shown = word.partition("=")[0] + ("=***" if "=" in word else "")
+        if " " in shown:  # the command line of a shell
+            shown = " ".join(masked(shown.split()))
         out.append(re.sub(r"(?<=://)[^\s/@]+@", "***@", shown))
     return out
 

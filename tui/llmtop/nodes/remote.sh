@@ -35,7 +35,7 @@ network() {
 
 processes() {
   put scan
-  found=$(cd "$root/proc" && grep -lE "$HINT" [0-9]*/cmdline 2>/dev/null)
+  found=$(cd "$root/proc" && grep -liE "$HINT" [0-9]*/cmdline 2>/dev/null)
   [ -n "$found" ] || return
   network self
   for path in $found; do

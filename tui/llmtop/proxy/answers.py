@@ -75,7 +75,9 @@ class AnswerReader:
     def _unzipped(self, data: bytes) -> bytes:
         assert self._unzip is not None
         try:
-            return self._unzip.decompress(data, _LINE_LIMIT)
+            text = self._unzip.decompress(data, _LINE_LIMIT)
+            self._readable = self._readable and not self._unzip.unconsumed_tail
+            return text
         except zlib.error:
             self._readable = False
             return b""

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import cast
 from urllib.parse import urlsplit
 
-from llmtop.net.connection import IDLE_LIMIT_S, Origin
+from llmtop.net.client import connect_words
+from llmtop.net.connection import IDLE_LIMIT_S, Origin, tls_words
 from llmtop.proxy.meter import End, Passage, TrafficMeter, generates
 from llmtop.proxy.page import CONTENT_TYPE, page
 from llmtop.proxy.wire import (
@@ -131,7 +133,7 @@ class ClientSide(asyncio.Protocol):
                     break  # the next request waits for the end of this one, and this one for its connection
                 else:
                     self._pass_body(self._exchange, self._upstream)
-        except BadMessage as error:
+        except ValueError as error:  # also of an address that is none
             self._refuse(400, str(error))
         self._full = len(self._arrived) > HIGH
         self._flow()
@@ -189,7 +191,7 @@ class ClientSide(asyncio.Protocol):
     async def _open(self, exchange: Errand, request: bytes) -> None:
         try:
             upstream = await self._relay.dial(lambda: ServerSide(self))
-        except (OSError, TimeoutError) as error:
+        except (OSError, UnicodeError) as error:
             self._opening = None
             self.fail(f"cannot connect to {self._relay.origin}: {_why(error)}")
             return
@@ -253,7 +255,7 @@ class ClientSide(asyncio.Protocol):
             self._end()
 
     def _refuse(self, status: int, words: str) -> None:
-        """AnswerReader in place of the server, and close."""
+        """Answer in place of the server, and close."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None and exchange.measured is not None:
             exchange.measured.refused(status, time.perf_counter())
@@ -332,7 +334,7 @@ class ServerSide(asyncio.Protocol):
         try:
             while data and self._exchange is not None:
                 data = self._take(self._exchange, data, now)
-        except (BadMessage, ValueError) as error:
+        except ValueError as error:
             self._broken(f"what the server answers is not passed on: {error}")
             return
         if data:  # an answer that nobody asked for
@@ -424,8 +426,10 @@ def _path(target: bytes) -> str:
     return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
-def _why(error: OSError | TimeoutError) -> str:
-    return error.strerror or str(error) or "no answer in time" if isinstance(error, OSError) else "no answer in time"
+def _why(error: OSError | UnicodeError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return tls_words(error)
+    return "no answer in time" if isinstance(error, TimeoutError) else connect_words(error)
 
 
 def _reply_head(status: int, content_type: bytes, length: int, keeps: bool) -> bytes:

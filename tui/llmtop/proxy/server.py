@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmtop.net.connection import Connector, Origin
+from llmtop.net.loop import loop_factory
 from llmtop.proxy.relay import ClientSide, Relay
 
 
@@ -25,7 +26,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 async def serve(sock: socket.socket, upstream: str, ca: Path | None, insecure: bool, stop: asyncio.Event) -> None:
     """Pass requests on until `stop` is set."""
-    connector = Connector(Origin.parse(upstream), ca=ca, insecure=insecure)
+    connector = Connector(Origin.parse(upstream), ca=ca, insecure=insecure, pin=False)
     relay = Relay(connector.origin, connector.dial)
     server = await asyncio.get_running_loop().create_server(lambda: ClientSide(relay), sock=sock)
     try:
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--insecure", action="store_true")
     parser.add_argument("--with-parent", action="store_true")
     args = parser.parse_args(argv)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_run(args))
 
 
@@ -69,13 +70,3 @@ def _wait_for_the_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> N
     sys.stdin.read()
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(stop.set)
-
-
-def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
-    """uvloop's where it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    loop: type[asyncio.AbstractEventLoop] = uvloop.Loop
-    return loop

@@ -1,4 +1,4 @@
-"""Joules per generated token, from the driver's energy counters over the same window as the tokens."""
+"""Joules per generated token: the driver's energy counters over 10 s, by the tokens per second of the server."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ RULES: tuple[Rule, ...] = (
     Rule(server.unreachable),
     Rule(server.unhealthy),
     Rule(server.kv_pressure, sustain_s=3.0),
-    Rule(server.kv_filling, sustain_s=20.0),
+    Rule(server.kv_filling, sustain_s=8.0),
     Rule(server.seq_cap, sustain_s=20.0),
     Rule(server.errors),
     Rule(server.prefix_cache, sustain_s=15.0),

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from llmtop.contract.snapshot import Event, Mark, Pool, ServerView, Snapshot, State
+from llmtop.contract.snapshot import Device, Event, Mark, Pool, ServerView, Snapshot, State
 
 STEPS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 COLUMNS = 260
@@ -129,7 +129,7 @@ class History:
             known = snapshot.current(pool.node)
             self._of(pool_series(pool), "headroom", min).push(t, pool.headroom_bytes if known else None)
         for device in snapshot.devices:
-            owner, known = device.uuid or str(device.index), snapshot.current(device.node)
+            owner, known = device_series(device), snapshot.current(device.node)
             self._of(owner, "util", max).push(t, device.util if known else None)
             self._of(owner, "power", newest).push(t, device.power_w if known else None)
 
@@ -170,6 +170,11 @@ class History:
         texts = {int(t // step) - first: mark.text for t, mark in self.marks}
         places = sorted(place for place in texts if 0 <= place < width)
         return places, [texts[place] for place in places]
+
+
+def device_series(device: Device) -> str:
+    """The owner of a device's series; without a UUID, its index on its machine."""
+    return device.uuid or ":".join(filter(None, (device.node, str(device.index))))
 
 
 def pool_series(pool: Pool) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from llmtop.contract.snapshot import Finding, Pool, Snapshot, State
 from llmtop.contract.units import bytes_text
+from llmtop.session.history import device_series
 from llmtop.session.server_rules import remedies, runs_on
 
 
@@ -57,7 +58,7 @@ def devices(snapshot: Snapshot) -> Iterator[Finding]:
         label = f"GPU {device.index} {device.name or ''}".strip() + snapshot.on(device.node)
         if device.state != "OK":
             yield Finding(
-                f"device:{device.uuid or device.index}",
+                f"device:{device_series(device)}",
                 "critical" if device.state == "LOST" else "warning",
                 f"{label}: {device.state}",
                 device.reason,
@@ -65,7 +66,7 @@ def devices(snapshot: Snapshot) -> Iterator[Finding]:
             )
         hot = [reason for reason in device.throttle if "thermal" in reason or "brake" in reason or "slowdown" in reason]
         if hot:
-            yield Finding(f"throttle:{device.uuid or device.index}", "warning", f"{label} throttles", ", ".join(hot))
+            yield Finding(f"throttle:{device_series(device)}", "warning", f"{label} throttles", ", ".join(hot))
 
 
 def sources(snapshot: Snapshot) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from llmtop.engines.registry.entry import Remedies
 from llmtop.engines.tracker import NO_ANSWER_YET
 
 IDLE_WATTS = 30.0
+FULL_SOON_S = 60.0  # until the KV cache is full: enough to be read, and to do something
 ERRORS_FROM = 0.01
 MANY_REFUSED = 0.1  # of the requests; fewer 4xx are the clients' affair
 COLLAPSED = 0.25  # of what it was since the start
@@ -102,10 +103,10 @@ def kv_pressure(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def kv_filling(snapshot: Snapshot) -> Iterator[Finding]:
-    """The KV cache will be full in a moment."""
+    """The KV cache will be full within a minute."""
     for server in snapshot.servers:
         left, growth = server.kv_full_in_s, server.kv_growth_tok_s
-        if left is not None and growth is not None and left < 20.0 and server.state is State.SERVING:
+        if left is not None and growth is not None and left < FULL_SOON_S and server.state is State.SERVING:
             yield Finding(
                 f"kv-filling:{server.url}",
                 "info",
@@ -118,7 +119,7 @@ def kv_filling(snapshot: Snapshot) -> Iterator[Finding]:
 def seq_cap(snapshot: Snapshot) -> Iterator[Finding]:
     """As many requests run as may, beside a free cache."""
     for server in snapshot.servers:
-        if server.limited_by == "SEQ_CAP" and (server.limited_by_share or 0.0) >= 0.3:
+        if server.limited_by == "SEQ_CAP":
             yield Finding(
                 f"seq-cap:{server.url}",
                 "info",

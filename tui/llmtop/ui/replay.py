@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_right
 from collections import deque
@@ -115,7 +116,8 @@ class Tape:
         self.run, self._run_place = None, 0
 
     def wind(self, when: float) -> None:
-        """Let the load test and the start-up be as they were seen last before `when` (Unix time)."""
+        """Let the load test and the start-up be as they were seen last before `when`, at the end as they ended."""
+        when = math.inf if when >= self.recording.end else when
         while self._run_place < len(self._run_events) and self._run_events[self._run_place].time <= when:
             self._take(recorded.from_values(self._run_events[self._run_place].values))
             self._run_place += 1

@@ -104,7 +104,7 @@ class WarmupControl:
         from llmtop.warmup import recorded
 
         before = self._seen
-        self._seen = seen = recorded.StartupView(watch.report(), tuple(watch.readings), active)
+        self._seen = seen = recorded.StartupView(watch.report(), tuple(watch.readings), active, watch.pool)
         turned = before is None or _stage(before) != _stage(seen)
         if turned or now - self._told >= TOLD_EVERY_S:
             self._told = now

@@ -156,7 +156,7 @@ _TOOL = re.compile(
     r"^\s*(?:\S*/)?(?:ld|lld|gold|mold)(?:\.\w+)?: |"
     r"^\s*CMake Error\b|^\s*\S{1,300}: (?:fatal )?error: |: undefined reference to |^\s*(?:Fatal|FATAL|ERROR): \S|"
     # libraries and shells
-    r"^\s*what\(\): |^(?:Last error:|thread '.{0,80}' panicked at .*:$) \S|"
+    r"^\s*what\(\): |^(?:Last error:|thread '.{0,80}' panicked at .*:) \S|"
     r"^(?:Access to model|Cannot access|Repository Not Found|Revision Not Found|Invalid username) |"
     r"^(?:docker|podman|Error): (?:Error|[Uu]nable|short-name)|: No module named |"
     r"^\S+: (?:.*: )?(?:command not found|not found|[Pp]ermission denied|exec format error)$|"

@@ -59,7 +59,7 @@ def _after(
         return now - whole * GIB * (1 - done)
     if phase.name != "weights":
         return None
-    before, whole = _before_weights(s, readings), _weights_gib(s, phase, readings)
+    before, whole = before_weights(s, readings), _weights_gib(s, phase, readings)
     return None if before is None or whole is None else before - whole * GIB
 
 
@@ -72,14 +72,14 @@ def _weights_gib(s: Startup, phase: Phase, readings: Sequence[tuple[float, int]]
     if step.percent < (_SURE_PERCENT if alone else _LEAST_PERCENT):
         return size if alone else None
     said_at = phase.began + step.took_s
-    before = _before_weights(s, readings)
+    before = before_weights(s, readings)
     then = next((value for at, value in reversed(readings) if phase.began <= at <= said_at), None)
     if before is None or then is None or then >= before:
         return size if alone else None
     return (before - then) / GIB * 100 / step.percent
 
 
-def _before_weights(s: Startup, readings: Sequence[tuple[float, int]]) -> int | None:
+def before_weights(s: Startup, readings: Sequence[tuple[float, int]]) -> int | None:
     """The headroom when the weights began to be read: until then the engine has hardly any memory."""
     began = next((p.began for p in s.phases if p.name == "weights"), None)
     return next((value for at, value in readings if began is not None and at >= began), None)
@@ -89,7 +89,7 @@ def _when_ready(s: Startup, e: Evidence, readings: Sequence[tuple[float, int]], 
     """Before the KV cache: what was free less the budget, which it fills; once it is there only graphs are missing."""
     if s.phase in _BEFORE_KV:
         budget, free, beyond = e.budget_gib, e.free_at_start_gib, s.figure("graph_estimate_gib")
-        before = _before_weights(s, readings)
+        before = before_weights(s, readings)
         free = before / GIB if free is None and before is not None else free
         if budget is None or free is None:
             return None

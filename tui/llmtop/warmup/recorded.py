@@ -18,12 +18,13 @@ Readings = Sequence[tuple[float, int]]
 class StartupView:
     """What there is to see of a start-up; readings are Unix time and headroom of the main pool (bytes), oldest first.
 
-    `active`: it is still being watched.
+    `active`: it is still being watched. `pool`: the `pool_key` of the main pool, None where that is not told.
     """
 
     report: Report
     readings: tuple[tuple[float, int], ...] = ()
     active: bool = False
+    pool: str | None = None
 
 
 def to_values(view: StartupView, *, log: bool = False) -> dict[str, Any]:

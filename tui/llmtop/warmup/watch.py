@@ -85,10 +85,16 @@ class Watch:
         return () if self._memory is None else self._memory.pools
 
     @property
+    def pool(self) -> str | None:
+        """The `pool_key` of the main pool: the one that the engine fills."""
+        pool = None if self._memory is None else self._memory.main()
+        return None if pool is None else pool_key(pool)
+
+    @property
     def readings(self) -> list[tuple[float, int]]:
         """Unix time and headroom of the main pool, oldest first."""
-        pool = None if self._memory is None else self._memory.main()
-        return [] if self._memory is None or pool is None else self._memory.readings(pool_key(pool))
+        pool = self.pool
+        return [] if self._memory is None or pool is None else self._memory.readings(pool)
 
     def step(self) -> None:
         """Take what has come since the last call."""

@@ -58,6 +58,6 @@ THROUGHPUT = Panel("4", "Throughput", 4, server.throughput_facts, server.through
 LATENCY = Panel("5", "Latency", 6, server.latency_facts, server.latency_chart, glossary.LATENCY)
 GPU = Panel("6", "GPU", 4, machine.gpu_facts, machine.gpu_chart, glossary.GPU)
 EVENTS = Panel("7", "Events", 7, events.events_facts, None, glossary.EVENTS)
-SO_FAR = Panel("8", "So far", 7, events.engines_facts, None, glossary.THROUGHPUT[-1:] + glossary.EVENTS[:1])
+SO_FAR = Panel("8", "So far", 7, events.engines_facts, None, glossary.SO_FAR)
 PANELS = (KV, MEMORY, QUEUE, THROUGHPUT, LATENCY, GPU, EVENTS, SO_FAR)
 BY_KEY = {panel.key: panel for panel in PANELS}

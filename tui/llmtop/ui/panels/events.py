@@ -70,7 +70,7 @@ def _extremes(view: View) -> Iterator[Line]:
     least = (f"{gib(pool.low_water_bytes)} GiB", pool.low_water_time) if pool else (UNKNOWN, None)
     yield _moment("least headroom", *least)
     served = view.history.served.get(server.url)
-    yield _moment("tokens served", f"{glyphs.current().approx}{si(served)}" if served else UNKNOWN, None)
+    yield _moment("tokens served", f"{glyphs.current().approx}{si(served)}" if served is not None else UNKNOWN, None)
     restarts = line(Span("  restarts ", "label"), Span(f"{server.restarts}"))
     yield (*_moment("preempted", count(server.preemptions_total), None), *restarts)
 

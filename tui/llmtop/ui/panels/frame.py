@@ -14,7 +14,7 @@ from llmtop.ui.panels.headline import strip_lines
 from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.server import KV_THRESHOLDS, quantile_span
 from llmtop.ui.panels.verdict import beyond_verdict, finding_lines, verdict_line
-from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, pair, widths
+from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, pair, recording_style, widths
 from llmtop_widgets import glyphs
 from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, beside, crop, fit, line, spread, text_width, width
@@ -37,7 +37,7 @@ def header(view: View, cells: int) -> Line:
     if view.snapshot is not None and view.snapshot.simulation:
         marks.append(Span(f" {view.snapshot.simulation} ", "info"))
     if view.recording:
-        marks.append(Span(f" {view.recording} ", "info" if view.recording.startswith("REPLAY") else "critical"))
+        marks.append(Span(f" {view.recording} ", recording_style(view.recording)))
     if view.badge:
         marks.append(Span(f" {view.badge} ", "accent"))
     if view.paused:
@@ -79,11 +79,6 @@ class LaidOut:
         """The panel at a cell."""
         under = (p for p, left, top, cells, rows in self.places if left <= x < left + cells and top <= y < top + rows)
         return next(under, None)
-
-
-def body(view: View, cells: int, rows: int, zoomed: Panel | None = None) -> list[Line]:
-    """The lines of `page`."""
-    return page(view, cells, rows, zoomed).lines
 
 
 def page(view: View, cells: int, rows: int, zoomed: Panel | None = None) -> LaidOut:

@@ -43,11 +43,12 @@ QUEUE = (
     Term("running", "requests in the batch; of: the most at once (--max-num-seqs)"),
     Term("waiting", "requests without a place in the batch, by reason where the engine tells"),
 )
+PEAK = Term("peak", "the highest since the start or the last mark (m)")
 THROUGHPUT = (
     Term("tok/s", "tokens over the seconds beside the title", "counter delta ÷ time between the two pages"),
     Term("each", "what one user gets", "generated tok/s ÷ running"),
     Term("cached", "prompt tokens that came from the prefix cache and were not computed"),
-    Term("tokens served", "since the start or the last mark", "tok/s × time, added up"),
+    PEAK,
 )
 LATENCY = (
     Term("TTFT", "time to first token: the wait, the prompt, the first token"),
@@ -67,9 +68,13 @@ LOAD = (
     Term("limit", "P99 TTFT, tok/s per user and errors, as the plan asks"),
 )
 EVENTS = (
-    Term("peak", "the highest since the start or the last mark (m)"),
+    PEAK,
     Term("preemptions", "the first of a burst"),
     Term("over", "a finding that did not come back within 10 s"),
+)
+SO_FAR = (
+    Term("tokens served", "generated, since the start or the last mark", "generated tok/s × time, added up"),
+    PEAK,
 )
 VERDICT = (
     *(Term(words, f"{code} in --json") for code, words in MEANINGS.items()),

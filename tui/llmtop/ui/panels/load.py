@@ -238,9 +238,10 @@ def live_curve(state: LoadState, progress: Progress, cells: int, rows: int) -> l
     if len(set(loads)) < 2 or rows < LEAST_CURVE:
         return []
     done = [Point(level.load, level.tok_s, rate(level.tok_s), "series2") for level in state.done if level.completed]
-    now = Point(_load_of(progress.level), progress.tok_s or 0.0, "now", "accent", glyphs.current().star)
+    star, speed = glyphs.current().star, progress.tok_s
+    now = [] if speed is None else [Point(_load_of(progress.level), speed, "now", "accent", star)]
     unit = "users" if progress.level.request_rate is None else "requests a second"
-    drawn = scatter_lines([*done, now], cells, rows - 1, x_label=unit, x_least=max(loads))
+    drawn = scatter_lines([*done, *now], cells, rows - 1, x_label=unit, x_least=max(loads))
     return [heading("tok/s so far", cells, f"{len(state.done)} of {len(loads)} levels"), *drawn[1:], ()]
 
 

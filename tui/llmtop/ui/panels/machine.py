@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from llmtop.contract.snapshot import Device, Host, Pool, ServerView, Snapshot
 from llmtop.contract.units import UNKNOWN, duration, gib
-from llmtop.session.history import pool_series
+from llmtop.session.history import device_series, pool_series
 from llmtop.ui.panels.view import LEVEL_STYLE, Plot, View, chart, chart_of, fact, heading, pair
 from llmtop_widgets.stackedbar import shade, stacked_line
 from llmtop_widgets.text import Line, Span, line, spread, width, wrap
@@ -179,7 +179,7 @@ def gpu_chart(view: View, cells: int, rows: int) -> list[Line]:
     if len(devices) != 1:
         return []
     device = devices[0]
-    owner = device.uuid or str(device.index)
+    owner = device_series(device)
     both = rows >= 8 and device.power_w is not None
     upper = rows // 2 if both else rows
     drawn = chart(view, owner, "util", cells, upper, Plot("utilisation", _percent_scale, hi=100.0, axis=not both))

@@ -12,7 +12,7 @@ from llmtop.ui.panels.load import live_curve
 from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.server import KV_THRESHOLDS
 from llmtop.ui.panels.verdict import more_users, verdict
-from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, Plot, View, chart
+from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, Plot, View, chart, recording_style
 from llmtop_widgets import glyphs
 from llmtop_widgets.gauge import gauge_line, style_for
 from llmtop_widgets.strokes import stroke_lines, stroke_width
@@ -103,7 +103,7 @@ def _head(view: View, moment: str | None, cells: int, airy: bool) -> list[Line]:
 def _title(view: View, cells: int) -> Line:
     snapshot, server = view.snapshot, view.server
     marks = [Span(f"{snapshot.simulation}  ", "label")] if snapshot is not None and snapshot.simulation else []
-    marks += [Span(f"{view.recording}  ", "critical")] if view.recording else []
+    marks += [Span(f"{view.recording}  ", recording_style(view.recording))] if view.recording else []
     marks += [Span(" PAUSED ", "low")] if view.paused else []
     if server is None:
         return spread(line(Span("llmtop", "bold"), Span("  no model server", "dim")), line(*marks), cells)

@@ -112,11 +112,15 @@ def _calm(server: ServerView) -> VerdictWords:
     if server.waiting:
         return VerdictWords("low", f"{server.waiting} WAITING", _evidence(server) or "no cause in sight", "")
     if server.running == 0:
-        fit = f"room for {room} requests of {count(server.max_model_len)} tokens" if room is not None else ""
+        size = (
+            f" of {count(server.max_model_len)} tokens" if room == server.room_requests else ", as many as run at once"
+        )
+        fit = f"room for {room} requests{size}" if room is not None else ""
         return VerdictWords("ok", "IDLE", fit, "l finds how many users it can serve")
     evidence = server.limited_by_evidence or f"{count(server.running)} run, nobody waits"
     if room == 0:
-        return VerdictWords("low", "FULL", evidence, "the next request of full length would wait")
+        long = " of full length" if server.room_requests == 0 else ""
+        return VerdictWords("low", "FULL", evidence, f"the next request{long} would wait")
     if server.limited_by != "UNDERLOADED":
         return VerdictWords("ok", "SERVING", evidence)
     return VerdictWords("ok", "ROOM FOR MORE" if room is None else f"ROOM FOR {room} MORE", evidence, "")

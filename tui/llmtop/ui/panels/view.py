@@ -32,6 +32,11 @@ STATE_STYLE = {
 HOLD_S = 30.0
 
 
+def recording_style(words: str) -> str:
+    """The style of the recording mark: a replay is no alarm, a recording that runs must not be forgotten."""
+    return "info" if words.startswith("REPLAY") else "critical"
+
+
 @dataclass(slots=True)
 class Scales:
     """What charts keep from frame to frame: the steady tops of those without a natural one, and their lines."""

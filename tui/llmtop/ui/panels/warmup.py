@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from llmtop.contract.snapshot import Pool
+from llmtop.contract.snapshot import Pool, Snapshot
 from llmtop.contract.units import UNKNOWN, clean, gib
+from llmtop.machine.headroom import pool_key
 from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.view import LEVEL_STYLE, View, fact, heading, pair
 from llmtop.ui.panels.warmup_ledger import advice_lines, ledger_lines, sum_lines
@@ -28,7 +29,7 @@ def warmup_page(seen: StartupView | None, view: View, cells: int, rows: int) -> 
     if seen is None:
         return [line(), line(Span("no start-up is being watched", "bold")), line(), *_how()]
     report, startup = seen.report, seen.report.startup
-    pool = tightest_pool(view.snapshot) if _of_this_machine(startup, seen.active) else None
+    pool = _pool(seen, view.snapshot) if _of_this_machine(startup, seen.active) else None
     ahead = forecast(startup, report.evidence, seen.readings, None if pool is None else pool.headroom_bytes)
     head = [
         *_headline(seen, ahead, cells, 4 if rows >= 16 else 3 if startup.state == "failed" else 2),
@@ -61,6 +62,14 @@ def _how() -> list[Line]:
         ("llmtop demo gb10 --warmup", "see one without a GPU"),
     )
     return [line(Span(f"  {command:<46}", "key"), Span(words)) for command, words in ways]
+
+
+def _pool(seen: StartupView, snapshot: Snapshot | None) -> Pool | None:
+    """The pool that the readings are of; where that is not told, the tightest one."""
+    if seen.pool is None or snapshot is None:
+        return tightest_pool(snapshot)
+    far = {node.name for node in snapshot.nodes if not node.local}
+    return next((p for p in snapshot.pools if pool_key(p) == seen.pool and p.node not in far), None)
 
 
 def _of_this_machine(startup: Startup, active: bool) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from llmtop.contract.snapshot import Pool
 from llmtop.ui.panels.machine import Part
 from llmtop.warmup.evidence import GIB
+from llmtop.warmup.forecast import before_weights
 from llmtop.warmup.phrases import PHASES
 from llmtop.warmup.recorded import Readings
 from llmtop.warmup.report import Report
@@ -64,11 +65,10 @@ def _has(startup: Startup, name: str) -> bool:
 
 def _loaded(startup: Startup, pool: Pool | None, readings: Readings) -> float | None:
     """What was taken since the weights began to be read."""
-    phase = next((p for p in startup.phases if p.name == "weights"), None)
-    if phase is None or phase.began is None or pool is None or pool.headroom_bytes is None:
+    before = before_weights(startup, readings)
+    if before is None or pool is None or pool.headroom_bytes is None:
         return None
-    before = next((value for at, value in readings if at >= phase.began), None)
-    return None if before is None else max(0.0, (before - pool.headroom_bytes) / GIB)
+    return max(0.0, (before - pool.headroom_bytes) / GIB)
 
 
 def _entry(fill: str, label: str, size: float, style: str) -> Line:

@@ -49,16 +49,15 @@ class _PhaseColumns:
 
     name: int
     bar: int
-    left: int
     when: int
 
 
 def _columns(cells: int) -> _PhaseColumns:
     bar = cells - MARK - NAME - TOOK - 1 - LEFT
     if bar < LEAST_BAR:
-        return _PhaseColumns(max(8, cells - MARK - TOOK - LEFT), 0, LEFT, 0)
+        return _PhaseColumns(max(8, cells - MARK - TOOK - LEFT), 0, 0)
     when = WHEN if bar - WHEN >= 30 else 0
-    return _PhaseColumns(NAME, bar - when, LEFT, when)
+    return _PhaseColumns(NAME, bar - when, when)
 
 
 def phase_lines(startup: Startup, axis: TimeAxis, cells: int, rows: int) -> list[Line]:
@@ -91,7 +90,7 @@ def _shown(startup: Startup, rows: int) -> tuple[PhaseName, ...]:
 
 def _axis_line(axis: TimeAxis, columns: _PhaseColumns) -> Line:
     """The ends of the axis above the bars."""
-    left = f"{'GiB left':>{columns.left}}{'at':>{columns.when}}" if columns.when else f"{'GiB left':>{columns.left}}"
+    left = f"{'GiB left':>{LEFT}}{'at':>{columns.when}}" if columns.when else f"{'GiB left':>{LEFT}}"
     whole = seconds_words(axis.seconds)
     bar = f"0{whole:>{columns.bar - 1}}" if columns.bar else ""
     took = f"{'took':>{TOOK}}" + (" " if columns.bar else "")
@@ -117,9 +116,7 @@ def _row(
         Span(fit_text(words, columns.name), "bold" if current or failed else "" if phase else "dim"),
         Span(f"{took:>{TOOK}}", "value" if phase else "dim"),
         *((Span(" "), *_bar(phase, axis, columns.bar, ink, current=current)) if columns.bar else ()),
-        Span(
-            f"{gib(low, 2) if phase else '':>{columns.left}}", "bold" if low is not None and low == least else "value"
-        ),
+        Span(f"{gib(low, 2) if phase else '':>{LEFT}}", "bold" if low is not None and low == least else "value"),
         Span(f"{when:>{columns.when}}" if columns.when else "", "label"),
     )
 

@@ -63,6 +63,7 @@ class Asked:
     plan: Plan
     target: Target
     questions: tuple[Question, ...]
+    cut: str | None = None  # what of it does not fit the model
 
 
 class LoadScreen(ViewScreen):
@@ -211,7 +212,8 @@ class LoadScreen(ViewScreen):
             plan = self._plan(view)
         except BadField as error:
             return [*said, *(line(Span(" CHECK ", "low"), Span(f" {text}")) for text in wrap(str(error), cells - 8))]
-        notes = said + self._cut(view, cells) + self._above_cap(plan, view)
+        cut = self._cut(cut_note(self.scenario, self._texts(), view.server), cells)
+        notes = said + cut + self._above_cap(plan, view)
         return notes + plan_lines(plan, self._estimate(plan, view), bench_commands(plan), cells)
 
     def _question_page(self, asked: Asked, view: View, cells: int) -> list[Line]:
@@ -221,16 +223,16 @@ class LoadScreen(ViewScreen):
         return [
             *self._scenario_lines(view, cells, 0),
             *plan_lines(asked.plan, self._estimate(asked.plan, view), (), cells),
-            *self._cut(view, cells),
+            *self._cut(asked.cut, cells),
             *self._above_cap(asked.plan, view),
             (),
             *(line(Span(text, "low")) for text in wrap(question.text, cells)),
             line(Span(keys, "key")),
         ]
 
-    def _cut(self, view: View, cells: int) -> list[Line]:
+    @staticmethod
+    def _cut(words: str | None, cells: int) -> list[Line]:
         """What does not fit the model, said before the start."""
-        words = cut_note(self.scenario, self._texts(), view.server)
         return [line(Span(" NOTE ", "info"), Span(f" {text}")) for text in wrap(words or "", cells - 7)]
 
     @staticmethod
@@ -313,12 +315,13 @@ class LoadScreen(ViewScreen):
         if self._planning and self._asked is None and self.view is not None:
             try:
                 plan = self._plan(self.view)
+                cut = cut_note(self.scenario, self._texts(), self.view.server)
             except BadField:
                 return
-            self._ask(plan, self._app.poller.target(plan.url))
+            self._ask(plan, self._app.poller.target(plan.url), cut)
 
     @work(exclusive=True)
-    async def _ask(self, plan: Plan, target: Target) -> None:
+    async def _ask(self, plan: Plan, target: Target, cut: str | None) -> None:
         """The questions of the safety rules; resolving a name must not block the screen."""
         server = self.view.server if self.view else None
         if server is not None and server.via == "ssh" and target.via is None:
@@ -339,7 +342,7 @@ class LoadScreen(ViewScreen):
             questions = [Question("yes", f"Send {plan.requests():,} requests to {target.host}:{target.port}?")]
         busy = safety.busy_words(server.running, server.waiting) if server else None
         questions += [Question("yes", busy)] if busy else []
-        self._asked, self._said = Asked(plan, target, tuple(questions)), ""
+        self._asked, self._said = Asked(plan, target, tuple(questions), cut), ""
         self._phase()
 
     def _say(self, text: str) -> None:
