@@ -25,6 +25,7 @@ ABBREVIATED = {
     "warmup": ["--rep", "x"],
     "replay": ["--rerea", "x"],
     "export": ["x", "--csv", "--rerea"],
+    "monitoring": ["rules", "--hel"],
     "web": ["--allow-l"],
     "schema": ["--hel"],
 }

@@ -22,6 +22,7 @@ COMMANDS = {  # each a module of llmtop.commands with `add_arguments(parser)` an
     "warmup": "Watch a start-up and see how close it comes to an OOM.",
     "replay": "Show a recording as it was seen live.",
     "export": "Turn a recording into a file for other programs.",
+    "monitoring": "Print a Grafana dashboard and alert rules for the page of --export-port.",
     "web": "The same screens in a browser, behind a token. Open the URL that it prints.",
     "schema": "Print the JSON Schema of one line of --json.",
 }

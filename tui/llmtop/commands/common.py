@@ -6,7 +6,7 @@ import argparse
 import os
 import select
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -63,6 +63,11 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     out.add_argument(
         "--prometheus-file", metavar="PATH", type=Path, help="also keep the last snapshot in PATH for node_exporter"
     )
+    page = parser.add_argument_group("a page for Prometheus")
+    page.add_argument(
+        "--export-port", type=int, metavar="PORT", help="serve /metrics on PORT while watching (0: any free one)"
+    )
+    page.add_argument("--export-host", default="127.0.0.1", metavar="ADDRESS", help="listen there (127.0.0.1)")
     how = parser.add_argument_group("measuring")
     how.add_argument("-d", "--interval", type=float, metavar="S", help="seconds between polls, 0.2 to 60 (1)")
     add_machine(how)
@@ -122,11 +127,24 @@ def base_settings(args: argparse.Namespace, **more: Any) -> Settings:
         record=given.get("record"),
         record_raw=given.get("record_raw", False),
         prometheus_file=given.get("prometheus_file"),
+        export=_export(given),
         allow_remote_load=given.get("allow_remote_load", False),
         this_machine=given.get("this_machine", False),
         reserve_gib=given.get("reserve"),
     )
     return replace(settings, **more)
+
+
+def _export(given: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Where the page for Prometheus is served; raises UsageError for a port that is none, or that nobody could read."""
+    port = given.get("export_port")
+    if port is None:
+        return None
+    if not 0 <= port <= 65535:
+        raise UsageError("--export-port must be 0 to 65535")
+    if given.get("once"):
+        raise UsageError("--export-port serves a page while llmtop watches; leave out --once")
+    return given["export_host"], port
 
 
 def named_targets(args: argparse.Namespace, names: Sequence[str], *, alone: bool = True) -> tuple[Target, ...]:

@@ -95,6 +95,7 @@ class Settings:
     record: Path | None = None
     record_raw: bool = False
     prometheus_file: Path | None = None
+    export: tuple[str, int] | None = None  # host and port of a page for Prometheus
     allow_remote_load: bool = False
     this_machine: bool = False  # shown also where no watched server runs on it
     found: bool = False  # the targets were found on this host, not named

@@ -11,8 +11,10 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from llmtop.contract.snapshot import Device, Host, Latency, Pool, ServerView, Snapshot, SourceStatus, State
+from llmtop.engines.limits import Code
 
 Labels = tuple[tuple[str, str], ...]
 Value = float | int | bool | None
@@ -35,7 +37,9 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "kv_usage_ratio": ("gauge", "share of the KV blocks in use, of the fullest engine"),
     "kv_used_tokens": ("gauge", "tokens in the KV cache"),
     "kv_capacity_tokens": ("gauge", "tokens that the KV cache holds"),
+    "kv_full_seconds": ("gauge", "time until the KV cache is full, while it fills"),
     "kv_room_requests": ("gauge", "requests of the full model length that still fit"),
+    "limited_by": ("gauge", "1 for what holds the server back now, 0 for the others"),
     "preemptions": ("counter", "preemptions since the server started"),
     "restarts": ("gauge", "restarts of the server that were seen"),
     "generation_tokens_per_second": ("gauge", "generated tokens per second over the window"),
@@ -50,6 +54,9 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "pool_used_bytes": ("gauge", "used bytes of a memory pool"),
     "pool_headroom_bytes": ("gauge", "bytes left before the next out-of-memory"),
     "pool_low_water_bytes": ("gauge", "least headroom since the start or the last mark"),
+    "pool_low_water_timestamp_seconds": ("gauge", "Unix time of the least headroom"),
+    "pool_empty_seconds": ("gauge", "time until a pool is empty, while its headroom falls"),
+    "pool_state": ("gauge", "1 for the state the pool is in, 0 for the others"),
     "device_ok": ("gauge", "1 when the device answers"),
     "device_utilization_ratio": ("gauge", "share of time in which a kernel ran"),
     "device_power_watts": ("gauge", "power draw"),
@@ -58,6 +65,7 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "host_cpu_ratio": ("gauge", "share of the host's CPU time in use"),
     "host_memory_available_bytes": ("gauge", "MemAvailable of the host"),
     "findings": ("gauge", "findings by level"),
+    "finding": ("gauge", "1 for every finding that holds"),
     "snapshot_timestamp_seconds": ("gauge", "Unix time of the snapshot"),
 }
 _SERVER: Mapping[str, Callable[[ServerView], Value]] = {
@@ -67,6 +75,7 @@ _SERVER: Mapping[str, Callable[[ServerView], Value]] = {
     "kv_usage_ratio": lambda s: s.kv_usage,
     "kv_used_tokens": lambda s: s.kv_used_tokens,
     "kv_capacity_tokens": lambda s: s.kv_capacity_tokens,
+    "kv_full_seconds": lambda s: s.kv_full_in_s,
     "kv_room_requests": lambda s: s.room_requests,
     "preemptions": lambda s: s.preemptions_total,
     "restarts": lambda s: s.restarts,
@@ -85,7 +94,10 @@ _POOL: Mapping[str, Callable[[Pool], Value]] = {
     "pool_used_bytes": lambda p: p.used_bytes,
     "pool_headroom_bytes": lambda p: p.headroom_bytes,
     "pool_low_water_bytes": lambda p: p.low_water_bytes,
+    "pool_low_water_timestamp_seconds": lambda p: p.low_water_time,
+    "pool_empty_seconds": lambda p: p.empty_in_s,
 }
+_POOL_STATES = ("ok", "low", "critical")
 _DEVICE: Mapping[str, Callable[[Device], Value]] = {
     "device_ok": lambda d: d.state == "OK",
     "device_utilization_ratio": lambda d: _ratio(d.util),
@@ -106,6 +118,7 @@ def samples(snapshot: Snapshot) -> Iterator[Sample]:
     for pool in filter(current, snapshot.pools):
         labels = _labels(pool=pool.name, kind=pool.kind, device=pool.device, node=_other(snapshot, pool))
         yield from _known(labels, {name: read(pool) for name, read in _POOL.items()})
+        yield from _one_of("pool_state", labels, "state", _POOL_STATES, pool.state)
     for device in filter(current, snapshot.devices):
         gpu, node = str(device.index), _other(snapshot, device)
         labels = _labels(gpu=gpu, uuid=device.uuid, name=device.name, mig=device.mig, node=node)
@@ -116,6 +129,8 @@ def samples(snapshot: Snapshot) -> Iterator[Sample]:
     for level in ("critical", "warning", "info"):
         number = sum(finding.level == level for finding in snapshot.findings)
         yield Sample("findings", _labels(level=level), float(number))
+    for finding in snapshot.findings:
+        yield Sample("finding", _labels(id=finding.id, level=finding.level), 1.0)
     yield Sample("snapshot_timestamp_seconds", (), float(snapshot.time))
 
 
@@ -126,11 +141,11 @@ def _other(snapshot: Snapshot, part: Pool | Device) -> str | None:
 
 def _server(server: ServerView) -> Iterator[Sample]:
     labels = _labels(server=server.url, model=server.model)
-    for state in State:
-        yield Sample("server_state", (*labels, ("state", state.value)), float(server.state is state))
+    yield from _one_of("server_state", labels, "state", State, server.state)
     shown = [name for name in _SERVER if server.state.live or name in _WITHOUT_ANSWER]
     yield from _known(labels, {name: _SERVER[name](server) for name in shown})
     if server.state.live:
+        yield from _one_of("limited_by", labels, "limit", get_args(Code), server.limited_by)
         for kind in ("ttft", "itl", "tpot", "e2e", "queue"):
             yield from _latency(labels, kind, getattr(server.latency, kind))
 
@@ -144,6 +159,12 @@ def _latency(labels: Labels, kind: str, latency: Latency) -> Iterator[Sample]:
     for name, value in values.items():
         if value is not None:
             yield Sample("latency_seconds", (*labels, ("kind", kind), ("stat", name)), float(value))
+
+
+def _one_of(family: str, labels: Labels, label: str, names: Iterable[str], held: str | None) -> Iterator[Sample]:
+    """A state set: 1 for the one that holds; nothing where none is known to."""
+    for name in names if held is not None else ():
+        yield Sample(family, (*labels, (label, name)), float(name == held))
 
 
 def _known(labels: Labels, values: Mapping[str, Value]) -> Iterator[Sample]:

@@ -7,6 +7,7 @@ never an exception.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from llmtop.machine.sample import MachineSample
     from llmtop.nodes.node import RemoteNode
     from llmtop.nodes.reading import NodeReading
+    from llmtop.recording.exporter import Exporter
     from llmtop.recording.prometheus import PrometheusFile
     from llmtop.recording.write import Recorder
 
@@ -83,6 +85,7 @@ class Poller:
         self._assembler = Assembler(settings.memory, this_machine=settings.this_machine)
         self._recorder = self._new_recorder(settings.record) if settings.record else None
         self._textfile = _textfile(settings.prometheus_file) if settings.prometheus_file else None
+        self._exporter = _exporter(*settings.export) if settings.export else None
         self._stopping = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
@@ -143,7 +146,9 @@ class Poller:
             self._soon(before.close)
 
     def event(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Put something that is no snapshot into the recording, if there is one: a load result, a phase."""
+        """Put something that is no snapshot into the recording and on the page for Prometheus, if they are there."""
+        if self._exporter is not None:
+            self._exporter.event(kind, values)
         recorder = self._recorder
         if recorder is not None:
             self._soon(lambda: recorder.event(kind, values))
@@ -185,6 +190,8 @@ class Poller:
         finally:
             if self._recorder is not None:
                 self._recorder.close()
+            if self._exporter is not None:
+                self._exporter.close()
 
     async def _main(self) -> None:
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
@@ -261,8 +268,9 @@ class Poller:
         if recorder is not None:
             self._write_pages(recorder)
             recorder.write(snapshot)
-        if self._textfile is not None:
-            self._textfile.write(snapshot)
+        for output in (self._textfile, self._exporter):
+            if output is not None:
+                output.write(snapshot)
 
     def _write_pages(self, recorder: Recorder) -> None:
         for watch in self._watches if recorder.raw else ():
@@ -301,6 +309,15 @@ def _textfile(path: Path) -> PrometheusFile:
     from llmtop.recording.prometheus import PrometheusFile
 
     return PrometheusFile(path)
+
+
+def _exporter(host: str, port: int) -> Exporter:
+    from llmtop.recording.exporter import Exporter
+
+    exporter = Exporter(host, port)
+    if not port:
+        print(f"llmtop: metrics at {exporter.url}", file=sys.stderr)
+    return exporter
 
 
 def _nodes(settings: Settings) -> tuple[RemoteNode, ...]:

@@ -95,10 +95,11 @@ class LoadState:
 
 
 def recording_to(feed: Feed) -> Callable[[Plan | Event], None]:
-    """What puts a run into the recording, if there is one."""
+    """What puts a run into the recording, if there is one; its end goes to whoever keeps it."""
 
     def tell(item: Plan | Event) -> None:
-        values = recorded.to_values(item) if feed.recording is not None else None
+        wanted = feed.recording is not None or isinstance(item, Finished)
+        values = recorded.to_values(item) if wanted else None
         if values is not None:
             feed.event(recorded.KIND, values)
 
