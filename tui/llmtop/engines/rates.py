@@ -29,6 +29,17 @@ _PROGRESS = ("generation", "prompt", "iterations", "preemptions", "requests", "d
 
 
 @dataclass(frozen=True, slots=True)
+class Spans:
+    """Over how many seconds rates and latencies are taken; pages that come seldom need longer ones."""
+
+    rate_s: float = RATE_WINDOW_S
+    latency_s: float = LATENCY_WINDOW_S
+
+
+LIVE = Spans()
+
+
+@dataclass(frozen=True, slots=True)
 class _Point:
     t: float
     row: RowSample
@@ -47,9 +58,10 @@ def _carried(old: RowSample, new: RowSample) -> RowSample:
 
 
 class RowWindow:
-    """The pages of one row since its last restart, at most `LATENCY_WINDOW_S` back."""
+    """The pages of one row since its last restart, at most `spans.latency_s` back; no window given: that of rates."""
 
-    def __init__(self, digits: int | None = None) -> None:
+    def __init__(self, digits: int | None = None, spans: Spans = LIVE) -> None:
+        self.spans = spans
         self._digits = digits  # that the engine prints of a counter; None = all
         self._points: deque[_Point] = deque()
         self._progress: tuple[float, ...] = ()
@@ -63,7 +75,7 @@ class RowWindow:
             self._points.clear()
         known = _carried(self._points[-1].known, row) if self._points else row
         self._points.append(_Point(t, row, known))
-        while len(self._points) > 2 and self._points[1].t <= t - LATENCY_WINDOW_S:
+        while len(self._points) > 2 and self._points[1].t <= t - self.spans.latency_s:
             self._points.popleft()
         self._watch_progress(t, known, reset)
         return reset
@@ -89,11 +101,13 @@ class RowWindow:
     def stalled(self) -> bool:
         """Requests run or wait, and nothing of what could move has moved for long enough to say so."""
         could = any(value >= 0 for value in self._progress)
-        patience = STALL_AFTER_S if all(self._step(value) <= 1.0 for value in self._progress) else LATENCY_WINDOW_S
+        fine = all(self._step(value) <= 1.0 for value in self._progress)
+        patience = STALL_AFTER_S if fine else self.spans.latency_s
         return could and self._still_polls >= STALL_AFTER_POLLS and self.still_s >= patience
 
-    def _base(self, window_s: float) -> _Point | None:
+    def _base(self, window_s: float | None = None) -> _Point | None:
         """The page about `window_s` before the newest one, or the oldest there is."""
+        window_s = self.spans.rate_s if window_s is None else window_s
         if len(self._points) < 2:
             return None
         newest = self._points[-1].t
@@ -105,17 +119,17 @@ class RowWindow:
             base = point
         return base
 
-    def span(self, window_s: float = RATE_WINDOW_S) -> float | None:
+    def span(self, window_s: float | None = None) -> float | None:
         """The real length of the window in seconds."""
         base = self._base(window_s)
         return None if base is None else self._points[-1].t - base.t
 
-    def delta(self, signal: str, window_s: float = RATE_WINDOW_S) -> float | None:
+    def delta(self, signal: str, window_s: float | None = None) -> float | None:
         """How much a counter rose over the window; a counter that appeared in it rose from 0."""
         change = self._change(signal, window_s)
         return None if change is None else change[0]
 
-    def _change(self, signal: str, window_s: float) -> tuple[float, float] | None:
+    def _change(self, signal: str, window_s: float | None = None) -> tuple[float, float] | None:
         """How much a counter rose and over how many seconds."""
         base, newest = self._base(window_s), self._points[-1] if self._points else None
         if base is None or newest is None or signal not in newest.row.counters:
@@ -149,11 +163,11 @@ class RowWindow:
 
     def span_for(self, signal: str) -> float:
         """The window for a counter; a longer one where work has moved it by only a few steps of its last digit."""
-        change = self._change(signal, RATE_WINDOW_S) if self._digits and self.gauge("running") else None
+        change = self._change(signal) if self._digits and self.gauge("running") else None
         if change is None:
-            return RATE_WINDOW_S
+            return self.spans.rate_s
         step = self._step(self._points[-1].row.counters[signal])
-        return LATENCY_WINDOW_S if step > 1.0 and change[0] < STEPS_NEEDED * step else RATE_WINDOW_S
+        return self.spans.latency_s if step > 1.0 and change[0] < STEPS_NEEDED * step else self.spans.rate_s
 
     def _step(self, value: float) -> float:
         """By how much a counter moves at least, as it is printed."""
@@ -185,7 +199,7 @@ class RowWindow:
 
     def _rate_of_ended(self, signal: str) -> float | None:
         """A counter that moves when a request ends, over the shortest window in which most of them began too."""
-        for window_s in (RATE_WINDOW_S, LATENCY_WINDOW_S):
+        for window_s in (self.spans.rate_s, self.spans.latency_s):
             base, change = self._base(window_s), self._change(signal, window_s)
             if base is None or change is None or change[1] <= 0:
                 return None
@@ -202,7 +216,7 @@ class RowWindow:
 
     def gauge_slope(self, signal: str) -> float | None:
         """How fast a gauge moved over the rate window, per second."""
-        base, span = self._base(RATE_WINDOW_S), self.span()
+        base, span = self._base(), self.span()
         if base is None or not span:
             return None
         new, old = self._points[-1].row.gauges.get(signal), base.row.gauges.get(signal)
@@ -221,9 +235,9 @@ class RowWindow:
         new_high = recent[-1][1] > max((value for _, value in points[: -len(recent)]), default=0.0)
         return new_high and lows[0] < lows[1] < lows[2] and _correlation(recent) >= RISE_SURE
 
-    def histogram(self, signal: str, window_s: float = LATENCY_WINDOW_S) -> Histogram | None:
-        """The bucket deltas of a histogram over the window; other bounds than before begin a new one."""
-        base = self._base(window_s)
+    def histogram(self, signal: str, window_s: float | None = None) -> Histogram | None:
+        """The bucket deltas of a histogram over the latencies' window; other bounds than before begin a new one."""
+        base = self._base(self.spans.latency_s if window_s is None else window_s)
         new = self._points[-1].row.histograms.get(signal) if self._points else None
         if base is None or new is None:
             return None

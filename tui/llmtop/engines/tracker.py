@@ -13,7 +13,7 @@ from llmtop.contract.snapshot import EngineRow, ServerView, State
 from llmtop.engines import figures, kv, traffic
 from llmtop.engines.limits import EngineLoad, LimitWindow
 from llmtop.engines.page_record import MOST_REQUESTS, Page, RowKey, RowSample
-from llmtop.engines.rates import RowWindow
+from llmtop.engines.rates import LIVE, RowWindow, Spans
 from llmtop.engines.registry import BY_NAME
 from llmtop.engines.turns import Turns
 
@@ -49,7 +49,8 @@ class Failure:
 class ServerTracker:
     """Everything remembered about one server."""
 
-    def __init__(self, url: str, name: str | None = None) -> None:
+    def __init__(self, url: str, name: str | None = None, spans: Spans = LIVE) -> None:
+        self._spans = spans
         self._url = url
         self._name = name
         self._windows: dict[RowKey, RowWindow] = {}
@@ -109,7 +110,7 @@ class ServerTracker:
         for row in page.rows:
             window = self._windows.get(row.key) or self._windows.get(("", row.key[1]))
             fresh = fresh and window is None
-            windows[row.key] = window or RowWindow(page.digits)
+            windows[row.key] = window or RowWindow(page.digits, self._spans)
             restarted |= windows[row.key].push(page.t, row, anew)
         models, before = {model for model, _ in windows}, {model for model, _ in self._windows}
         replaced = fresh and bool(before) and bool(models) and not models & before

@@ -8,7 +8,7 @@ from typing import Literal
 
 from llmtop.contract.snapshot import Latency, LatencySet, Rates
 from llmtop.engines.quantiles import latency
-from llmtop.engines.rates import LATENCY_WINDOW_S, RATE_WINDOW_S, RowWindow
+from llmtop.engines.rates import RowWindow
 
 Windows = Collection[RowWindow]
 QUERY_SLACK = 1.02  # queries are counted when a request is admitted, prompts at its first token
@@ -59,7 +59,7 @@ def rates(windows: Windows) -> Rates:
 
 def latencies(windows: Windows) -> LatencySet:
     """Bucket deltas of every latency, added over the rows."""
-    spans = [span for window in windows if (span := window.span(LATENCY_WINDOW_S)) is not None]
+    spans = [span for window in windows if (span := window.span(window.spans.latency_s)) is not None]
 
     def of(signal: str) -> Latency:
         parts = (window.histogram(signal) for window in windows)
@@ -163,7 +163,7 @@ def _tokens_per_step(windows: Windows) -> float | None:
 
 
 def _observed(window: RowWindow, signal: str) -> float | None:
-    histogram = window.histogram(signal, RATE_WINDOW_S)
+    histogram = window.histogram(signal, window.spans.rate_s)
     return None if histogram is None else histogram.counts[-1]
 
 
