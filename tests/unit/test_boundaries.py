@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PURE = sorted(
     ".".join(path.relative_to(ROOT / "tui").with_suffix("").parts)
-    for folder in ("contract", "engines", "machine", "net", "nodes", "session", "warmup", "demo", "proxy")
+    for folder in ("contract", "engines", "machine", "net", "nodes", "fleet", "session", "warmup", "demo", "proxy")
     for path in (ROOT / "tui" / "llmtop" / folder).rglob("*.py")
     if path.name not in ("__init__.py", "__main__.py")
 )
@@ -81,6 +81,7 @@ ROOMS = (
     "machine",
     "engines",
     "nodes",
+    "fleet",
     "proxy",
     "demo",
     "session",

@@ -28,12 +28,13 @@ from llmtop.commands.common import (
     render,
     silence_stdout,
 )
-from llmtop.contract.settings import DEFAULT_PORT, Settings, Target, UsageError
+from llmtop.contract.settings import DEFAULT_PORT, FleetAddress, Settings, Target, UsageError, parse_target
 
 if TYPE_CHECKING:
     from llmtop.contract.snapshot import Snapshot
 
 ONCE_DEADLINE_S = 15.0
+PROMETHEUS_PORT, FLEET_INTERVAL_S = 9090, 5.0
 ONCE_INTERVAL_S = 5.0  # two polls must fit into the deadline
 
 
@@ -47,6 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="HOST:PORT, http(s)://…/prefix, unix:/path/of/a.sock, a name of the configuration, or "
         "ssh://[USER@]HOST[:PORT]: all that serves on another machine, with its memory and GPUs",
     )
+    fleet = parser.add_argument_group("a fleet, as Prometheus sees it")
+    fleet.add_argument(
+        "--from-prometheus",
+        metavar="URL",
+        help="watch what this Prometheus (VictoriaMetrics, Thanos, Mimir) scrapes; its key by --api-key-env",
+    )
+    fleet.add_argument("--select", metavar="MATCHERS", help="only these of it, such as 'job=\"vllm\"'")
+    fleet.add_argument("--tenant", metavar="NAME", help="of several that share it (X-Scope-OrgID)")
     net = parser.add_argument_group("connection")
     add_connection(net)
     net.add_argument(
@@ -59,6 +68,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, show: Show | None = None) -> int:
     """Watch the servers and machines named, else what is found here; `show` takes the place of the screen."""
     settings = base_settings(args)
+    if args.from_prometheus is not None:
+        return watch(args, _fleet(args, settings), show=show)
+    if args.select is not None or args.tenant is not None:
+        raise UsageError("--select and --tenant choose from a Prometheus: name it with --from-prometheus URL")
     nodes, servers = named_nodes(args, args.servers)
     _check_words(servers if args.servers else (), args.commands)
     if nodes:
@@ -67,6 +80,24 @@ def run(args: argparse.Namespace, show: Show | None = None) -> int:
     targets = named_targets(args, args.servers)
     found = replace(settings, targets=targets) if targets else _found_here(settings, args)
     return watch(args, found, show=show)
+
+
+def _fleet(args: argparse.Namespace, settings: Settings) -> Settings:
+    """A Prometheus in place of servers; the key of the environment is a server's, and none of its business."""
+    from llmtop.commands.config import attach_key, check_certificates
+
+    if args.servers:
+        raise UsageError("--from-prometheus takes the place of servers: name either")
+    if args.tenant is not None and not (args.tenant.isascii() and args.tenant.isprintable() and args.tenant):
+        raise UsageError("--tenant must be a word that can be sent in a header")
+    typed = args.from_prometheus.rstrip("/").removesuffix("/api/v1")
+    target = parse_target(typed if "://" in typed or ":" in typed else f"{typed}:{PROMETHEUS_PORT}")
+    target = replace(target, ca=args.ca, insecure=bool(args.insecure))
+    check_certificates((target,))
+    (target,) = attach_key((target,), os.environ, args.api_key_env) if args.api_key_env else (target,)
+    select = (args.select or "").strip().removeprefix("{").removesuffix("}").strip().rstrip(",")
+    interval = settings.interval_s if args.interval is not None else max(settings.interval_s, FLEET_INTERVAL_S)
+    return replace(settings, fleet=FleetAddress(target, select, args.tenant), interval_s=interval)
 
 
 def _check_words(words: Sequence[str], commands: Sequence[str]) -> None:

@@ -80,11 +80,21 @@ class NodeAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetAddress:
+    """A Prometheus that scrapes many servers, and which of them are meant: matchers as they stand between `{}`."""
+
+    target: Target
+    select: str = ""
+    tenant: str | None = None  # of several that share it
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What to watch and how, validated."""
 
     targets: tuple[Target, ...] = ()
     nodes: tuple[NodeAddress, ...] = ()
+    fleet: FleetAddress | None = None  # servers as a Prometheus saw them
     interval_s: float = INTERVAL_S
     procfs: Path = Path("/proc")
     sysfs: Path = Path("/sys")

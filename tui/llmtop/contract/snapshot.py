@@ -333,6 +333,40 @@ class SourceStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetView:
+    """How the servers of a fleet are read: through which Prometheus, over which windows, at what cost."""
+
+    source: str  # the URL
+    select: str | None = None
+    scrape_interval_s: float | None = None
+    rate_window_s: float | None = None
+    latency_window_s: float | None = None
+    requests: int | None = None  # of the last refresh
+    refresh_s: float | None = None  # and how long it took
+    age_s: float | None = None  # since the last one that was answered
+    reason: str | None = None  # why the last one was not
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """A model of a fleet: its replicas added up; `kv_usage` is of the fullest, `kv_server`."""
+
+    model: str | None = None
+    replicas: int = 0
+    healthy: int = 0
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+    kv_server: str | None = None
+    generation_tok_s: float | None = None
+    prompt_tok_s: float | None = None
+    requests_s: float | None = None
+    preemptions_total: int | None = None
+    ttft_mean_s: float | None = None
+    itl_mean_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything known at one instant; one line of `--json`."""
 
@@ -350,6 +384,8 @@ class Snapshot:
     simulated: bool = False
     nodes: tuple[Node, ...] = ()  # `host` is that of the first
     events: tuple[Event, ...] = ()
+    fleet: FleetView | None = None
+    models: tuple[ModelView, ...] = ()  # of a fleet
 
     @property
     def simulation(self) -> str | None:

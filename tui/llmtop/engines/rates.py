@@ -29,14 +29,14 @@ _PROGRESS = ("generation", "prompt", "iterations", "preemptions", "requests", "d
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
+class WindowSpans:
     """Over how many seconds rates and latencies are taken; pages that come seldom need longer ones."""
 
     rate_s: float = RATE_WINDOW_S
     latency_s: float = LATENCY_WINDOW_S
 
 
-LIVE = Spans()
+LIVE = WindowSpans()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def _carried(old: RowSample, new: RowSample) -> RowSample:
 class RowWindow:
     """The pages of one row since its last restart, at most `spans.latency_s` back; no window given: that of rates."""
 
-    def __init__(self, digits: int | None = None, spans: Spans = LIVE) -> None:
+    def __init__(self, digits: int | None = None, spans: WindowSpans = LIVE) -> None:
         self.spans = spans
         self._digits = digits  # that the engine prints of a counter; None = all
         self._points: deque[_Point] = deque()

@@ -13,7 +13,7 @@ from llmtop.contract.snapshot import EngineRow, ServerView, State
 from llmtop.engines import figures, kv, traffic
 from llmtop.engines.limits import EngineLoad, LimitWindow
 from llmtop.engines.page_record import MOST_REQUESTS, Page, RowKey, RowSample
-from llmtop.engines.rates import LIVE, RowWindow, Spans
+from llmtop.engines.rates import LIVE, RowWindow, WindowSpans
 from llmtop.engines.registry import BY_NAME
 from llmtop.engines.turns import Turns
 
@@ -49,7 +49,7 @@ class Failure:
 class ServerTracker:
     """Everything remembered about one server."""
 
-    def __init__(self, url: str, name: str | None = None, spans: Spans = LIVE) -> None:
+    def __init__(self, url: str, name: str | None = None, spans: WindowSpans = LIVE) -> None:
         self._spans = spans
         self._url = url
         self._name = name

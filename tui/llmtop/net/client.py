@@ -1,4 +1,4 @@
-"""GET requests to one server over one connection that is kept, and the wait for its first healthy answer."""
+"""Questions to one server over one connection that is kept, and the wait for its first healthy answer."""
 
 from __future__ import annotations
 
@@ -50,8 +50,15 @@ class Client:
 
         Raises CannotConnect, BrokenOff, TooLarge or TimeoutError; when cancelled, the connection is closed.
         """
+        return await self._exchange(self._connector.request("GET", path, self._headers), limit)
+
+    async def post(self, path: str, form: bytes, limit: int) -> Answer:
+        """As `get`, with a form of what is asked: for questions, which may be sent twice."""
+        headers = {**self._headers, "Content-Type": "application/x-www-form-urlencoded"}
+        return await self._exchange(self._connector.request("POST", path, headers, form), limit)
+
+    async def _exchange(self, request: bytes, limit: int) -> Answer:
         connection, self._kept = self._kept, None
-        request = self._connector.request("GET", path, self._headers)
         if connection is not None and connection.usable():
             try:
                 return await self._ask(connection, request, limit)

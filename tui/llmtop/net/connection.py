@@ -109,7 +109,8 @@ class Origin:
         lines += ["Accept-Encoding: identity", f"User-Agent: llmtop/{__version__}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if body:
-            lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+            lines += [] if "Content-Type" in headers else ["Content-Type: application/json"]
+            lines += [f"Content-Length: {len(body)}"]
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 

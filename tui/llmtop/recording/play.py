@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,9 @@ class Player:
 
     def note(self, text: str) -> None:
         """Nothing, as for marks."""
+
+    def look_at(self, urls: Collection[str]) -> None:
+        """Whoever reads the servers reads them all alike."""
 
     def starting(self, url: str, words: str | None) -> None:
         """Nothing: what was known is in the snapshots."""

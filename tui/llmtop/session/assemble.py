@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from llmtop.contract.snapshot import Device, Mark, Pool, ServerView, Snapshot, SourceStatus, State
+from llmtop.contract.snapshot import Device, FleetView, Mark, Pool, ServerView, Snapshot, SourceStatus, State
 from llmtop.engines.limits import of_all
+from llmtop.fleet.models import models
 from llmtop.machine.headroom import LowWater, MemoryMode, PoolWatch, pools
 from llmtop.machine.sample import MachineSample
 from llmtop.nodes.reading import NodeReading
@@ -58,6 +59,7 @@ class Assembler:
         devices_of: Mapping[str, Sequence[Device]],
         outputs: Sequence[SourceStatus] = (),
         remote: Sequence[NodeReading] = (),
+        fleet: FleetView | None = None,
     ) -> Snapshot:
         """The snapshot at monotonic `t` and Unix `now`; `devices_of` maps server URLs to the devices they use.
 
@@ -90,6 +92,8 @@ class Assembler:
             marks=tuple(self._marks),
             simulated=sample.host.simulated,
             nodes=place.nodes,
+            fleet=fleet,
+            models=models(place.servers) if fleet is not None else (),
         )
         self._marks.clear()
         found_out = replace(snapshot, findings=self._findings.update(snapshot, t))

@@ -10,7 +10,7 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +23,7 @@ from llmtop.session.server_watch import ServerWatch, devices_of
 
 if TYPE_CHECKING:
     from llmtop.contract.snapshot import Device
+    from llmtop.fleet.fleet import Fleet
     from llmtop.machine.sample import MachineSample
     from llmtop.nodes.node import RemoteNode
     from llmtop.nodes.reading import NodeReading
@@ -59,6 +60,9 @@ class Feed(Protocol):
     def starting(self, url: str, words: str | None) -> None:
         """Tell what is known of the start-up of a server."""
 
+    def look_at(self, urls: Collection[str]) -> None:
+        """Tell which servers are on screen."""
+
     def target(self, url: str) -> Target:
         """The server under a URL."""
 
@@ -82,6 +86,7 @@ class Poller:
         self._interval = settings.interval_s
         self._watches: list[ServerWatch] = []
         self._nodes = _nodes(settings) if settings.nodes else ()
+        self._fleet = _fleet(settings) if settings.fleet else None
         self._assembler = Assembler(settings.memory, this_machine=settings.this_machine)
         self._recorder = self._new_recorder(settings.record) if settings.record else None
         self._textfile = _textfile(settings.prometheus_file) if settings.prometheus_file else None
@@ -119,6 +124,12 @@ class Poller:
             if watch.target.url == url and watch.followed != words:
                 watch.followed = words
                 self.event("phase", {"url": url, "text": words})
+
+    def look_at(self, urls: Collection[str]) -> None:
+        """Read these servers of a fleet more closely than the others."""
+        fleet = self._fleet
+        if fleet is not None:
+            self._soon(lambda: self._poke() if fleet.look_at(urls) else None)
 
     def target(self, url: str) -> Target:
         """The server watched under a URL, with its key; a bare target for one that is not watched."""
@@ -166,6 +177,8 @@ class Poller:
         watches, nodes = list(self._watches), self._nodes
         watched = {watch.target.url for watch in watches}
         found = all(node.settled and watched.issuperset(t.url for t in node.targets) for node in nodes)
+        if self._fleet is not None:
+            return self._fleet.settled
         polled = all(watch.settled or (watch.node is not None and not watch.node.up) for watch in watches)
         return self._machine.ready() and bool(watches or nodes) and found and polled
 
@@ -206,6 +219,8 @@ class Poller:
             for watch in self._watches:
                 watch.cancel()
             await asyncio.gather(*(node.stop() for node in self._nodes))
+            if self._fleet is not None:
+                await self._fleet.stop()
 
     async def _poll_on(self) -> None:
         assert self._loop is not None
@@ -254,7 +269,9 @@ class Poller:
         for node in self._nodes:
             node.check()
         await self._watch((target, node) for node in self._nodes for target in node.targets)
-        polls = [poll for watch in self._watches if (poll := watch.begin(self._interval)) is not None]
+        begun = [watch.begin(self._interval) for watch in self._watches]
+        begun += [] if self._fleet is None else [self._fleet.begin(self._interval)]
+        polls = [poll for poll in begun if poll is not None]
         if polls:
             await asyncio.wait(polls, timeout=0.8 * self._interval)
         if not self._stopping.is_set():
@@ -289,6 +306,9 @@ class Poller:
             if watch.restarted():
                 self._assembler.note(Mark("restart", f"restart {view.name or view.model or view.url}", now))
         remote = [node.reading(t) for node in self._nodes]
+        if self._fleet is not None:
+            fleet = self._fleet
+            return self._assembler.build(fleet.views(), sample, t, now, {}, trouble, fleet.machines, fleet=fleet.view())
         return self._assembler.build(views, sample, t, now, self._owned(sample, remote), trouble, remote)
 
     def _owned(self, sample: MachineSample, remote: Sequence[NodeReading]) -> dict[str, Sequence[Device]]:
@@ -318,6 +338,12 @@ def _exporter(host: str, port: int) -> Exporter:
     if not port:
         print(f"llmtop: metrics at {exporter.url}", file=sys.stderr)
     return exporter
+
+
+def _fleet(settings: Settings) -> Fleet:
+    from llmtop.fleet.fleet import Fleet
+
+    return Fleet(settings)
 
 
 def _nodes(settings: Settings) -> tuple[RemoteNode, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,9 @@ class Link:
                     max_num_seqs=target["max_num_seqs"],
                 )
         return Target(url)
+
+    def look_at(self, urls: Collection[str]) -> None:
+        """Whoever reads the servers reads them all alike."""
 
     def starting(self, url: str, words: str | None) -> None:
         """A tab follows no start-up."""

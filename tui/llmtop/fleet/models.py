@@ -1,0 +1,51 @@
+"""A row per model: its replicas added up, and the fullest of them named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from llmtop.contract.snapshot import Latency, ModelView, ServerView
+
+
+def models(servers: Iterable[ServerView]) -> tuple[ModelView, ...]:
+    """The models of a fleet by name; what is down counts as a replica and adds nothing."""
+    by_model: dict[str, list[ServerView]] = {}
+    for server in servers:
+        by_model.setdefault(server.model or "", []).append(server)
+    return tuple(_model(name, by_model[name]) for name in sorted(by_model))
+
+
+def _model(name: str, servers: Sequence[ServerView]) -> ModelView:
+    live = [server for server in servers if server.state.live]
+    fullest = max(
+        (server for server in live if server.kv_usage is not None), key=lambda s: s.kv_usage or 0.0, default=None
+    )
+    running, waiting = (_sum(live, lambda s: s.running), _sum(live, lambda s: s.waiting))
+    preemptions = _sum(live, lambda s: s.preemptions_total)
+    return ModelView(
+        name or None,
+        len(servers),
+        sum(server.healthy for server in servers),
+        None if running is None else int(running),
+        None if waiting is None else int(waiting),
+        fullest.kv_usage if fullest is not None else None,
+        fullest.url if fullest is not None else None,
+        _sum(live, lambda s: s.rates.generation_tok_s),
+        _sum(live, lambda s: s.rates.prompt_tok_s),
+        _sum(live, lambda s: s.rates.requests_s),
+        None if preemptions is None else int(preemptions),
+        _mean([server.latency.ttft for server in live]),
+        _mean([server.latency.itl for server in live]),
+    )
+
+
+def _sum(servers: Iterable[ServerView], read: Callable[[ServerView], float | None]) -> float | None:
+    known = [value for server in servers if (value := read(server)) is not None]
+    return sum(known) if known else None
+
+
+def _mean(parts: Iterable[Latency]) -> float | None:
+    """The exact mean over all observations."""
+    known = [(part.n, part.mean_s) for part in parts if part.n and part.mean_s is not None]
+    count = sum(n for n, _ in known)
+    return sum(n * mean for n, mean in known) / count if count else None
