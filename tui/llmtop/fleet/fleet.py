@@ -17,7 +17,7 @@ from llmtop.contract.snapshot import FleetView, ServerView, State
 from llmtop.engines.registry import ENGINES, PROCESS, reads, spelled
 from llmtop.engines.registry.entry import Kind
 from llmtop.engines.tracker import Failure
-from llmtop.fleet.api import PrometheusError, Labels, PrometheusApi, ScrapedSeries, one_of
+from llmtop.fleet.api import Labels, PrometheusApi, PrometheusError, ScrapedSeries, one_of
 from llmtop.fleet.machines import machines, machines_query
 from llmtop.fleet.pages import Owners
 from llmtop.fleet.replica import GONE_S, GUESSED_S, Replica, scrape_interval, spans_for
