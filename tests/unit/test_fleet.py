@@ -209,7 +209,11 @@ async def test_other_jobs_of_the_same_prometheus_are_no_replicas(scraped: Scrape
         scraped.prometheus.scrape(None, {"job": "vllm", "instance": "other:1"}, at)
     scraped.select = ""
     fleet = scraped.fleet()
-    assert len(await refresh(fleet)) == 6
+    assert (await refresh(fleet))["other:1"].state is State.DOWN  # of a job that serves models alone
+    await fleet.stop()
+    scraped.prometheus.scrape("http_requests_total 3\n", {"job": "vllm", "instance": "web:80"}, now - 5)
+    fleet = scraped.fleet()
+    assert len(await refresh(fleet)) == 6  # of one that does not, nobody knows what it was
     await fleet.stop()
 
 

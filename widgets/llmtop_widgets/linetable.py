@@ -126,6 +126,11 @@ class LineTable(LineWidget, can_focus=True):
         """The key of the row under the cursor; None when there are no rows."""
         return self._rows[self._cursor].key if self._rows else None
 
+    @property
+    def keys_in_sight(self) -> tuple[str, ...]:
+        """The keys of the rows that are on screen."""
+        return tuple(row.key for row in self._rows[self._top : self._top + self._visible])
+
     def set_rows(self, rows: Sequence[Row]) -> None:
         """Replace the rows; the cursor stays on its key, or on its place when the key is gone."""
         rows = tuple(rows)

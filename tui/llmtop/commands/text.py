@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from llmtop.contract.snapshot import Device, Latency, Pool, ServerView, Snapshot
+from llmtop.contract.snapshot import Device, FleetView, Latency, ModelView, Pool, ServerView, Snapshot
 from llmtop.contract.units import UNKNOWN, bytes_text, count, duration, gib, hit_text, percent, rate, seconds
 from llmtop.contract.words import first_steps, quantile_text
 from llmtop.engines.registry import engine_text
+from llmtop.fleet.models import hurt
 
 
 def table(snapshot: Snapshot) -> str:
     """Everything a person wants to know at once, as lines."""
+    if snapshot.fleet is not None and snapshot.models:
+        return "\n\n".join("\n".join(part) for part in _fleet(snapshot, snapshot.fleet))
     parts = [_server(server) for server in snapshot.servers] or [[first_steps(snapshot)]]
     parts += [[f"{snapshot.simulation}: no real server, no real machine"]] if snapshot.simulation else []
     parts += _memories(snapshot)
@@ -21,6 +24,38 @@ def table(snapshot: Snapshot) -> str:
     parts.append([f"  memory      {UNKNOWN}  {node.reason}" for node in unknown])
     parts.append([_finding(f.level, f.text, f.evidence, f.advice) for f in snapshot.findings])
     return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _fleet(snapshot: Snapshot, fleet: FleetView) -> Iterator[list[str]]:
+    """A row per model and per replica, the worst first, and what is wrong with them."""
+    chosen = f"  {{{fleet.select}}}" if fleet.select else ""
+    windows = f"rates over {seconds(fleet.rate_window_s)}, latency over {seconds(fleet.latency_window_s)}"
+    yield [f"{fleet.source}{chosen}  scraped every {seconds(fleet.scrape_interval_s)}, {windows}"]
+    names = [model.model or UNKNOWN for model in snapshot.models]
+    wide = max(map(len, names))
+    figures = f"{'KV':>8}{'running':>9}{'waiting':>9}{'tok/s':>10}{'TTFT mean':>11}"
+    yield [
+        f"  {'model':<{wide}}  replicas{figures}",
+        *(
+            f"  {name:<{wide}}  {f'{m.healthy} of {m.replicas}':>8}{percent(m.kv_usage):>8}{count(m.running):>9}"
+            f"{count(m.waiting):>9}{rate(m.generation_tok_s):>10}{seconds(m.ttft_mean_s):>11}"
+            for name, m in zip(names, snapshot.models, strict=True)
+        ),
+    ]
+    servers = sorted(snapshot.servers, key=hurt, reverse=True)
+    called = [server.name or server.url.removeprefix("http://") for server in servers]
+    long = max(map(len, called))
+    yield [
+        f"  {'replica':<{long}}  {'model':<{wide}}  {'state':<9}{figures}{'TTFT p95':>11}{'age':>6}",
+        *(
+            f"  {name:<{long}}  {s.model or UNKNOWN:<{wide}}  {s.state:<9}{percent(s.kv_usage):>8}{count(s.running):>9}"
+            f"{count(s.waiting):>9}{rate(s.rates.generation_tok_s):>10}{seconds(s.latency.ttft.mean_s):>11}"
+            f"{quantile_text(s.latency.ttft.p95):>11}{duration(s.age_s):>6}"
+            for name, s in zip(called, servers, strict=True)
+        ),
+    ]
+    yield from [] if fleet.reason is None else [[f"  {fleet.reason}"]]
+    yield [_finding(f.level, f.text, f.evidence, f.advice) for f in snapshot.findings]
 
 
 def _server(server: ServerView) -> list[str]:
@@ -150,6 +185,8 @@ def line(snapshot: Snapshot) -> str:
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.time))
     if not snapshot.servers:
         return f"{clock}  no model server found  {_memory(snapshot, None)}"
+    if snapshot.models:
+        return "\n".join(f"{clock}  {_model_line(model)}" for model in snapshot.models)
     return "\n".join(f"{clock}  {_server_line(s)}  {_memory(snapshot, s)}" for s in snapshot.servers)
 
 
@@ -160,6 +197,14 @@ def _memory(snapshot: Snapshot, server: ServerView | None) -> str:
         return f"headroom {UNKNOWN}"
     where = f"{pool.node} " if server is not None and pool.node != server.node else ""
     return f"{where}headroom {gib(pool.headroom_bytes)} GiB {(pool.state or UNKNOWN).upper()}"
+
+
+def _model_line(model: ModelView) -> str:
+    return (
+        f"{model.model or UNKNOWN}  {model.healthy} of {model.replicas} well  KV {percent(model.kv_usage)}"
+        f"  run {count(model.running)}  wait {count(model.waiting)}  gen {rate(model.generation_tok_s)} tok/s"
+        f"  TTFT mean {seconds(model.ttft_mean_s)}"
+    )
 
 
 def _server_line(server: ServerView) -> str:

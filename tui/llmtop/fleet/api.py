@@ -40,6 +40,11 @@ class ScrapedSeries:
     labels: Labels
     points: tuple[tuple[float, float], ...]
 
+    @property
+    def job(self) -> str | None:
+        """The job that it is scraped by."""
+        return next((value for name, value in self.labels if name == "job"), None)
+
 
 class PrometheusApi:
     """Asks one Prometheus; raises PrometheusError for anything that is no answer. `requests` counts the questions."""

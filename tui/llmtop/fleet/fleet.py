@@ -43,7 +43,7 @@ class Fleet:
         self._names: list[str] = []
         self._jobs: set[str] = set()
         self._instances: set[str] = set()
-        self._up_selects = True  # the matchers fit `up` too
+        self._up_selects = bool(self._select)  # the matchers fit `up` too
         self._scrape_s = GUESSED_S
         self._clock = 0.0  # Prometheus' clock less ours
         self._look_around_at = self._due = 0.0
@@ -186,20 +186,24 @@ class Fleet:
         now = self._now()
         for labels, replica in self._replicas.items():
             replica.feed(by_owner.get(labels, ()), now)
+        mixed = {up.job for up in ups if up.points[-1][1] and up.labels not in self._replicas}
         for up in ups:
-            self._take_up(up)
+            if up.labels not in self._replicas and not up.points[-1][1] and (self._up_selects or up.job not in mixed):
+                self._replicas[up.labels] = Replica(up.labels, self._scrape_s)  # dead before we came
+            if up.labels in self._replicas:
+                self._replicas[up.labels].told_up(up)
         self._replicas = {key: one for key, one in self._replicas.items() if now - one.seen < GONE_S + self._scrape_s}
 
     async def _ups(self, reach: int) -> list[ScrapedSeries]:
         """`up` of what is selected; where the matchers are of other labels, of the jobs that serve models."""
         jobs = f'{{__name__="up",job=~{one_of(self._jobs)}}}[{reach}s]' if self._jobs else ""
         found: list[ScrapedSeries] = []
-        if self._select and self._up_selects:
+        if self._up_selects:
             found = await self._api.query(f"{self._selector(['up'])}[{reach}s]")
-        if not found and jobs:
+        if not found and jobs:  # of a job that serves nothing else the dead are known too
             found, self._up_selects = await self._api.query(jobs), False
         self._owners.learn([one.labels for one in found])
-        return found
+        return [one for one in found if one.points]
 
     async def _processes(self, reach: int) -> list[ScrapedSeries]:
         """What the processes of the replicas say of themselves, whatever they serve."""
@@ -207,13 +211,6 @@ class Fleet:
             return []
         where = f"job=~{one_of(self._jobs)},instance=~{one_of(self._instances)}"
         return await self._api.query(f"{{__name__=~{one_of(_PROCESS)},{where}}}[{reach}s]")
-
-    def _take_up(self, up: ScrapedSeries) -> None:
-        """Of a replica that is known; of what is selected by its own labels also one that was dead before we came."""
-        if up.labels not in self._replicas and self._up_selects and up.points and up.points[-1][1] == 0.0:
-            self._replicas[up.labels] = Replica(up.labels, self._scrape_s)
-        if up.labels in self._replicas:
-            self._replicas[up.labels].told_up(up)
 
     def _by_owner(self, series: Iterable[ScrapedSeries]) -> dict[Labels, list[ScrapedSeries]]:
         found: dict[Labels, list[ScrapedSeries]] = {}

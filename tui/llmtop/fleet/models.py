@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from llmtop.contract.snapshot import Latency, ModelView, ServerView
+from llmtop.contract.snapshot import Latency, ModelView, ServerView, State
+
+_WORST_FIRST = (State.DOWN, State.STALLED, State.STALE, State.AUTH, State.NO_ENGINE_METRICS, State.STARTING)
+
+
+def hurt(server: ServerView) -> tuple[int, int, float, float]:
+    """How much a server hurts, to sort by: what does not serve, then who lets requests wait, is full, is slow."""
+    badness = len(_WORST_FIRST) - _WORST_FIRST.index(server.state) if server.state in _WORST_FIRST else 0
+    return badness, server.waiting or 0, server.kv_usage or 0.0, server.latency.ttft.mean_s or 0.0
 
 
 def models(servers: Iterable[ServerView]) -> tuple[ModelView, ...]:

@@ -7,6 +7,7 @@ import gc
 import signal
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 NOTE_S = 4.0
 MOMENT_S = 8.0
 SETTLED_S = 5.0
+REMEMBERED = 64  # servers of a fleet that have charts: of more only those that were opened
 
 
 class Session(RepaintingApp[None]):
@@ -61,6 +63,7 @@ class Session(RepaintingApp[None]):
         self.scales = Scales()
         self.latest: Snapshot | None = None
         self.selected: str | None = None
+        self._opened: set[str] = set()
         self.paused = False
         self.interval_s = settings.interval_s
         self.step_s = STEPS_S[1]
@@ -89,6 +92,8 @@ class Session(RepaintingApp[None]):
         self.load_pace = self.set_interval(0.5, self._show_load, pause=True)
         self._warmup_pace = self.set_interval(0.2, self._step_warmup, pause=True)
         self.set_timer(SETTLED_S, self._settle)
+        if self.settings.fleet is not None:
+            self.call_after_refresh(self.run_action, "engines")
         if self.warmup.wanted:
             self.warmup.begin()
             self._warmup_pace.resume()
@@ -143,15 +148,21 @@ class Session(RepaintingApp[None]):
         """Remember snapshots from before the screen was there: known, and no news."""
         for snapshot in past:
             self.latest = snapshot
-            self.history.push(snapshot)
+            self.history.push(self._remembered(snapshot))
             self.notices.push(snapshot)
 
     def _take(self, snapshot: Snapshot) -> None:
         """Remember a snapshot."""
         self.latest = snapshot
-        self.history.push(snapshot)
+        self.history.push(self._remembered(snapshot))
         for event in self.notices.push(snapshot):
             self.announce(event.text)
+
+    def _remembered(self, snapshot: Snapshot) -> Snapshot:
+        """What the charts are made of."""
+        if snapshot.fleet is None or len(snapshot.servers) <= REMEMBERED:
+            return snapshot
+        return replace(snapshot, servers=tuple(server for server in snapshot.servers if server.url in self._opened))
 
     @on(LoadNews)
     def _take_load_news(self) -> None:
@@ -239,6 +250,9 @@ class Session(RepaintingApp[None]):
         """Hand the page in front a view of what is known now."""
         if self.screen_stack and isinstance(self.screen, ViewScreen):
             self.screen.show(self._view())
+        if self.latest is not None and self.latest.fleet is not None and self.server and self.page != "engines":
+            self._opened.add(self.server.url)
+            self.poller.look_at([self.server.url])
 
     def note(self, text: str) -> None:
         """Say something for a few seconds."""

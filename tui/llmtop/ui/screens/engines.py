@@ -1,22 +1,26 @@
-"""All servers and their engines, a row each."""
+"""All servers and their engines, a row each; of a fleet its models above them, and what hurts first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from textual import on
 from textual.widget import Widget
 from textual.widgets import Input
 
-from llmtop.contract.snapshot import EngineRow, ServerView
-from llmtop.contract.units import UNKNOWN, count, percent, rate
+from llmtop.contract.snapshot import EngineRow, ModelView, ServerView
+from llmtop.contract.units import UNKNOWN, count, percent, rate, seconds
 from llmtop.contract.words import quantile_text
+from llmtop.fleet.models import hurt
 from llmtop.ui.panels.view import STATE_STYLE, View, asciify
 from llmtop.ui.screens.base import ViewScreen
 from llmtop_widgets import glyphs
 from llmtop_widgets.linetable import Column, LineTable, Row
 from llmtop_widgets.text import Span
+
+if TYPE_CHECKING:
+    from llmtop.ui.session import Session
 
 COLUMNS = (
     Column("server", "server", 18, flex=2),
@@ -33,7 +37,10 @@ COLUMNS = (
     Column("restarts", "restarts", 8, align="right", priority=6),
 )
 Entry = tuple[ServerView, EngineRow | None]
+HURT = "hurt"  # no column: what does not serve, lets requests wait, is full, is slow
+_MODEL = "model:"
 _SORT: dict[str, Callable[[Entry], Any]] = {
+    HURT: lambda e: hurt(e[0]),
     "server": lambda e: e[0].name or e[0].url,
     "model": lambda e: e[0].model or "",
     "state": lambda e: e[0].state.value,
@@ -63,7 +70,7 @@ class EnginesScreen(ViewScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sort_key, self.descending = "server", False
+        self.sort_key, self.descending = "", False
         self.needle = ""
 
     def body(self) -> Iterable[Widget]:
@@ -77,18 +84,25 @@ class EnginesScreen(ViewScreen):
 
     def draw(self, view: View) -> None:
         """Sort and filter the rows of the view."""
-        servers = view.snapshot.servers if view.snapshot else ()
+        servers, models = (view.snapshot.servers, view.snapshot.models) if view.snapshot else ((), ())
+        if not self.sort_key and view.snapshot is not None:
+            self.sort_key, self.descending = (HURT, True) if view.snapshot.fleet is not None else ("server", False)
         entries = [(server, engine) for server in servers for engine in _rows_of(server)]
-        entries.sort(key=lambda entry: _SORT[self.sort_key](entry), reverse=self.descending)
+        entries.sort(key=lambda entry: _SORT[self.sort_key or "server"](entry), reverse=self.descending)
         rows = [row for row in map(_row, entries) if self.needle in _text(row).casefold()]
         table = self.query_one(LineTable)
-        table.set_sort(self.sort_key, self.descending)
-        table.set_rows(rows)
+        table.set_sort("state" if self.sort_key == HURT else self.sort_key, self.descending)
+        table.set_rows([*map(_model_row, models if not self.needle else ()), *rows])
+        self._app.poller.look_at({key.partition(" ")[0] for key in table.keys_in_sight})
+
+    @property
+    def _app(self) -> Session:
+        return cast("Session", self.app)
 
     def cycle_sort(self) -> None:
         """The next column; after the last the other way round."""
         keys = list(_SORT)
-        place = keys.index(self.sort_key) + 1
+        place = keys.index(self.sort_key or "server") + 1
         self.sort_key = keys[place % len(keys)]
         self.descending = self.sort_key not in ("server", "model", "state")
         self._again()
@@ -98,6 +112,15 @@ class EnginesScreen(ViewScreen):
         field = self.query_one(Input)
         field.remove_class("hidden")
         field.focus()
+
+    @on(LineTable.RowSelected)
+    def _model_chosen(self, event: LineTable.RowSelected) -> None:
+        """A model shows its replicas alone."""
+        if event.key.startswith(_MODEL) and type(event) is LineTable.RowSelected:
+            event.stop()
+            self.open_filter()
+            self.query_one(Input).value = event.key.removeprefix(_MODEL)
+            self.query_one(LineTable).focus()
 
     def leave(self) -> bool:
         """Escape: first out of the filter, which is forgotten."""
@@ -131,6 +154,27 @@ class EnginesScreen(ViewScreen):
     def _again(self) -> None:
         if self.view is not None:
             self.draw(self.view)
+
+
+def _model_row(model: ModelView) -> Row:
+    waiting = Span(count(model.waiting), "low" if model.waiting else "value")
+    cells = (
+        Span(model.model or UNKNOWN, "bold"),
+        Span(f"all {model.replicas}"),
+        Span(""),
+        Span(f"{model.healthy} well", "ok" if model.healthy == model.replicas else "low"),
+        Span(percent(model.kv_usage), "value"),
+        Span(count(model.running), "value"),
+        waiting,
+        Span(rate(model.generation_tok_s), "value"),
+        Span(""),
+        Span(count(model.preemptions_total), "label"),
+        Span(
+            seconds(model.ttft_mean_s) if model.ttft_mean_s is None else f"mean {seconds(model.ttft_mean_s)}".replace(" ms", "ms"), "value"
+        ),
+        Span(""),
+    )
+    return Row(f"{_MODEL}{model.model or ''}", tuple(asciify(cells)) if glyphs.current() is glyphs.ASCII else cells)
 
 
 def _rows_of(server: ServerView) -> tuple[EngineRow | None, ...]:
