@@ -158,6 +158,8 @@ class EnginesScreen(ViewScreen):
 
 def _model_row(model: ModelView) -> Row:
     waiting = Span(count(model.waiting), "low" if model.waiting else "value")
+    mean = seconds(model.ttft_mean_s)
+    ttft = mean if model.ttft_mean_s is None else f"mean {mean.replace(' ', '')}"
     cells = (
         Span(model.model or UNKNOWN, "bold"),
         Span(f"all {model.replicas}"),
@@ -169,9 +171,7 @@ def _model_row(model: ModelView) -> Row:
         Span(rate(model.generation_tok_s), "value"),
         Span(""),
         Span(count(model.preemptions_total), "label"),
-        Span(
-            seconds(model.ttft_mean_s) if model.ttft_mean_s is None else f"mean {seconds(model.ttft_mean_s)}".replace(" ms", "ms"), "value"
-        ),
+        Span(ttft, "value"),
         Span(""),
     )
     return Row(f"{_MODEL}{model.model or ''}", tuple(asciify(cells)) if glyphs.current() is glyphs.ASCII else cells)
