@@ -17,7 +17,8 @@ import pytest
 from fakes.truth import TruthServer
 from llmtop.load.child import Child
 from llmtop.load.events import Event, LevelStarted, Measuring
-from llmtop.load.plan import Level, Plan, Timeouts, measurement
+from llmtop.load.pace import measurement
+from llmtop.load.plan import Level, Plan, Timeouts
 from llmtop.load.results import Totals, values_of
 from llmtop.load.runner import LoadRun, LoadThread, RunOptions, read_counters
 from load_processes import running, until, workers

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from e2e.test_real_vllm import INSTALLED, NAMED, Vllm, pytestmark
-from llmtop.load.plan import LONG
+from llmtop.load.pace import LONG
 from measured import Measured
 from program import COMMAND, environment
 

@@ -16,8 +16,9 @@ from demo_fidelity import LevelResult, run_level
 from llmtop.contract.codec import plain, rebuild
 from llmtop.demo.profile import load as load_profile
 from llmtop.load.level import arrivals
-from llmtop.load.plan import Caps, Level, Pace, Plan, Timeouts, estimate_s
-from llmtop.load.probe import most_at_once
+from llmtop.load.measure import most_at_once
+from llmtop.load.pace import Climb, Pace, block_measurement, estimate_s, straight
+from llmtop.load.plan import Caps, Level, Plan, Timeouts
 from llmtop.load.scenarios import SCENARIOS, Options, TooLong, bench_commands, build, cuts, fit
 
 BASE = Plan(url="http://spark-a:8000", levels=(), model="gpt-oss-120b", seed=7)
@@ -124,7 +125,7 @@ def test_time_boxes_and_rates_bound_the_estimate() -> None:
     pace, cold = Pace(4000, ((1, 0.03),)), replace(BASE, warm_up=False)
     boxed = replace(cold, levels=(Level("a", 1, 1000, 2048, 128, duration_s=20.0),))
     paced = replace(cold, levels=(Level("a", 99, 10, 16, 8, request_rate=0.5),))
-    assert estimate_s(boxed, pace) == 20.0
+    assert estimate_s(boxed, pace) == pytest.approx(20.0 + (2048 / 4000 + 127 * 0.03) / 2)  # the last one, half done
     assert estimate_s(paced, pace) == pytest.approx(20.0 + 16 / 4000 + 8 * 0.03)
 
 
@@ -157,6 +158,50 @@ def test_the_estimate_of_a_simulated_machine_is_within_30_percent(name: str) -> 
     plan = replace(build("sweep", BASE), warm_up=False)
     took = sum(played(x.concurrency, x.num_prompts, 2048, 128).duration_s for x in plan.levels)
     assert estimate_s(plan, pace) == pytest.approx(took, rel=0.3)
+
+
+@pytest.mark.parametrize("name", ["gh200", "m2max"])
+def test_the_estimate_where_answers_come_as_a_whole_is_within_30_percent(name: str) -> None:
+    """By a long prompt, two answers alone, and ever more short ones at once."""
+
+    def played(users: int, requests: int, tokens: int, answer: int) -> LevelResult:
+        return run_level(load_profile(name), DemoLevel(users, requests, tokens, answer))
+
+    patient = replace(BASE, warm_up=False, timeouts=Timeouts(ttft_s=1e6), caps=Caps(level_s=1e6, run_s=1e6))
+    plan = build("sweep", patient)
+    levels = block_measurement(plan)
+    took = {(x.concurrency, x.output_len): played(x.concurrency, x.concurrency, 16, x.output_len) for x in levels}
+    steps = tuple((users, result.duration_s) for (users, tokens), result in took.items() if tokens == 24)
+    answers = tuple((tokens, result.duration_s) for (users, tokens), result in took.items() if users == 1)
+    read_s = played(1, 1, 2048, 12).duration_s - straight(answers, 12)
+    pace = Pace(2048 / read_s, steps, None, answers)
+    truth = sum(played(x.concurrency, x.num_prompts, 2048, 128).duration_s for x in plan.levels)
+    assert estimate_s(plan, pace) == pytest.approx(truth, rel=0.3)
+
+
+def test_a_server_slower_than_requests_wait_ends_the_plan_early() -> None:
+    pace = Pace(700, ((1, 1.05), (4, 70.0)), 4, ((24, 1.05), (128, 7.0)))
+    plan = build("sweep", replace(BASE, warm_up=False))
+    first = 64 * (2048 / 700 + 7.0)
+    assert estimate_s(plan, pace) == pytest.approx(first + 3 * plan.timeouts.first_token_s(plan.levels[1]))
+
+
+def test_a_climb_ends_with_the_second_failure_or_when_nothing_is_gained_after_the_first() -> None:
+    def ended(levels: list[tuple[float, bool]], limits: bool = True) -> int:
+        climb = Climb(limits)
+        return next(n for n, level in enumerate(levels) if climb.ends(*level))
+
+    assert ended([(100, True), (101, True), (99, True), (101, False), (110, True)]) == 3
+    assert ended([(100, True), (150, False), (200, True), (250, False)]) == 3
+    assert ended([(100, True), (101, True)], limits=False) == 1
+
+
+def test_the_estimate_of_a_climb_stops_where_it_stops() -> None:
+    pace = Pace(4000, ((1, 0.03), (32, 0.1)))
+    plan = build("quick", replace(BASE, warm_up=False))
+    reached = replace(plan, levels=plan.levels[:6])  # c=16 reads 8 s of prompts, c=32 sixteen
+    assert estimate_s(plan, pace) == estimate_s(reached, pace)
+    assert (estimate_s(replace(plan, slo={}), pace) or 0.0) > (estimate_s(plan, pace) or 0.0)
 
 
 def test_first_token_timeout_grows_with_the_prompts_in_flight() -> None:

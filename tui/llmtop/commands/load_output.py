@@ -14,7 +14,8 @@ from llmtop.engines.models import ListedModel
 from llmtop.load import table
 from llmtop.load.events import Draining, Event, LevelDone, LevelStarted, Measuring, Preflighted, Progress, Warned
 from llmtop.load.models import NoModel, candidates, choice, unlisted
-from llmtop.load.plan import ROUTES, Plan, measurement_words
+from llmtop.load.pace import measurement_words
+from llmtop.load.plan import ROUTES, Plan
 from llmtop.load.results import RunResult, values_of
 from llmtop.load.scenarios import SCENARIOS, TooLong, bench_commands, cuts
 

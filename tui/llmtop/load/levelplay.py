@@ -17,7 +17,8 @@ from llmtop.load.counters import CounterReader, ServerCounters, delta
 from llmtop.load.events import Event, FirstToken, Lane, LevelPreparing, LevelStarted, Progress, RequestDone
 from llmtop.load.files import RunFiles
 from llmtop.load.level import STOPPED, Share
-from llmtop.load.plan import Pace, Plan, level_s
+from llmtop.load.pace import Pace, level_s
+from llmtop.load.plan import Plan
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
 from llmtop.load.summary import LevelRaw, ServerExtremes

@@ -6,9 +6,8 @@ beside the results.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Route = Literal["completions", "chat"]
@@ -20,11 +19,6 @@ ROUTES: Mapping[Api, str] = {
     "completions": "/v1/completions",
     "chat": "/v1/chat/completions",
 }
-CHUNK = 2048  # prompt tokens that a step reads
-STEP_GROWTH = 0.07  # of a step by each further user, where only one number of users is known
-LONG = 100  # requests: a shorter plan is over before its length is of interest
-SHORT_LEN = 16  # prompt tokens of a request that asks for nothing in particular
-_MEASURED_USERS, MEASURED_TOKENS = 32, 12
 DEFAULT_SLO: Mapping[str, float] = {"user_tok_s": 6.0, "ttft_p99": 4.0}
 
 
@@ -85,7 +79,7 @@ class Plan:
     api: Api = "auto"
     prompt_mode: PromptMode = "ids"
     seed: int = 0
-    adaptive: bool = False  # stop climbing when the limits fail twice or gains end
+    adaptive: bool = False  # stop climbing as `pace.Climb` says
     slo: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_SLO))
     goodput_ms: Mapping[str, float] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -122,71 +116,3 @@ class Plan:
         levels = self.levels
         prompt = sum(level.num_prompts * level.input_len for level in levels)
         return prompt, sum(level.num_prompts * level.output_len for level in levels)
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How fast the server is, for the estimate of time: prompt tokens/s, and seconds of a step by users at once."""
-
-    prefill_tok_s: float
-    steps: tuple[tuple[int, float], ...]  # by rising users, one at least
-    most: int | None = None  # users that the server serves at once; None: all that were seen
-
-    def step_s(self, users: int) -> float:
-        """Seconds per token of each of so many users: straight between what is known, and on after it."""
-        (low, first), *rest = self.steps
-        if not rest:
-            return first * (1 + STEP_GROWTH * (users - 1)) / (1 + STEP_GROWTH * (low - 1))
-        for high, then in rest:
-            slope = (then - first) / (high - low)
-            if users <= high:
-                break
-            low, first = high, then
-        return max(self.steps[0][1], first + slope * (users - low))
-
-
-def measurement(plan: Plan) -> tuple[Level, ...]:
-    """What an idle server is asked before a long plan, for the estimate of its time; empty where nothing is.
-
-    One request with a long prompt, then several short ones at once: no more than the plan itself asks for.
-    """
-    longest = max((level.input_len + level.output_len for level in plan.levels), default=0)
-    prompt = min(CHUNK, longest - MEASURED_TOKENS)
-    if plan.requests() < LONG or plan.scenario == "soak" or prompt < 1:
-        return ()
-    users = min(_MEASURED_USERS, max(level.concurrency for level in plan.levels))
-    several = (Level("together", users, users, min(SHORT_LEN, prompt), MEASURED_TOKENS),) if users > 2 else ()
-    return (Level("alone", 1, 1, prompt, MEASURED_TOKENS), *several)
-
-
-def measurement_words(plan: Plan) -> str | None:
-    """What `measurement` sends, in words; None where it sends nothing."""
-    sent = replace(plan, levels=measurement(plan))
-    prompt, output = sent.tokens()
-    size = f"{sent.requests()} requests, {prompt:,} prompt + {output:,} output tokens"
-    return f"{size} before it time an idle server; they are in no figure" if sent.levels else None
-
-
-def estimate_s(plan: Plan, pace: Pace | None) -> float | None:
-    """About how long the plan takes, in seconds; None when the server's speed is unknown."""
-    return None if pace is None else sum(level_s(level, pace, plan.warm_up) for level in plan.levels)
-
-
-def level_s(level: Level, pace: Pace, warm_up: bool = False) -> float:
-    """About how long one level takes, in seconds, by a small model of continuous batching.
-
-    Prompts are read one after another; each step that reads a part of one also makes a token for every other user, and
-    what is left of the answers takes steps of its own.
-    """
-    count = level.num_prompts
-    users = min(level.concurrency, count, pace.most or count)
-    read_s = level.input_len / pace.prefill_tok_s
-    steps = count * (level.output_len - 1) / users
-    beside = count * math.ceil(level.input_len / CHUNK) * (users - 1) / users
-    busy_s = count * read_s + max(0.0, steps - beside) * pace.step_s(users)
-    alone_s = read_s + level.output_len * pace.step_s(1)
-    if level.request_rate is not None:
-        busy_s = max(busy_s, count / level.request_rate + alone_s)
-    if level.duration_s is not None:
-        busy_s = min(busy_s, level.duration_s)
-    return busy_s + (alone_s if warm_up else 0.0)

@@ -10,7 +10,6 @@ import asyncio
 import json
 import random
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +18,8 @@ from llmtop.engines.models import ListedModel, listed
 from llmtop.load.completion import REFUSED, Outcome, Reply
 from llmtop.load.exchange import Exchange, Meter
 from llmtop.load.models import NoModel, candidates, choice, names, unlisted
-from llmtop.load.plan import MEASURED_TOKENS, ROUTES, SHORT_LEN, Level, Pace, Plan, Route, measurement
+from llmtop.load.pace import SHORT_LEN
+from llmtop.load.plan import ROUTES, Level, Plan, Route
 from llmtop.load.prompts import PAGE, Profile, Prompts, single_token_words
 from llmtop.load.results import Totals
 from llmtop.net.connection import Connector, fetch
@@ -31,7 +31,6 @@ _ANSWER_S = 5.0
 _TRIED_MODELS = 3
 _SHORT = 64  # tokens: a prompt so short is not worth a calibration
 _SEVERAL = 1.1  # tokens per chunk
-_MEASURE_S = 20.0  # a server that takes longer has told how fast it is for one user
 
 
 class PreflightError(RuntimeError):
@@ -155,7 +154,7 @@ class Probe:
         """
         attempt = profile
         while True:
-            exchange = await self._complete(attempt)
+            exchange = await self.complete(attempt)
             outcome, status = exchange.outcome, exchange.reply.status
             if outcome in (Outcome.OK, Outcome.SHORT):
                 return self._learned(attempt, exchange)
@@ -184,7 +183,7 @@ class Probe:
             return profile
         prompts = Prompts(self.plan, profile)
         words = prompts.count_of(SHORT_LEN), len(prompts.vocabulary)
-        counts = [(await self._complete(profile, prompts.sample(count))).reply.prompt_tokens for count in words]
+        counts = [(await self.complete(profile, prompts.sample(count))).reply.prompt_tokens for count in words]
         few, many = counts
         if few is None or many is None or many <= few:
             return profile
@@ -196,36 +195,7 @@ class Probe:
         output_len = min((level.output_len for level in self.plan.levels), default=_OUTPUT_LEN)
         return Level("preflight", 1, 1, SHORT_LEN, min(output_len, _OUTPUT_LEN))
 
-    async def measure(self, profile: Profile) -> Pace | None:
-        """How fast an idle server is: one request with a long prompt, then several short ones at once."""
-        one, *more = measurement(self.plan)
-        alone = await self._complete(profile, level=one)
-        step = _tpot(alone)
-        if step is None or alone.reply.times[0] <= alone.start_s:
-            return None
-        prefill = (alone.reply.prompt_tokens or one.input_len) / (alone.reply.times[0] - alone.start_s)
-        steps, most = [(1, step)], None
-        for level in more:
-            decoded = await self._together(profile, level)
-            users = most_at_once(decoded)
-            most = users if 0 < users < level.concurrency else None
-            if users > 1:
-                steps.append((users, statistics.median((end - half) / chunks for _, half, end, chunks in decoded)))
-        return Pace(prefill, tuple(steps), most)
-
-    async def _together(self, profile: Profile, level: Level) -> list[tuple[float, float, float, int]]:
-        """When each answer of a level began, was half there and ended, and the steps of its second half.
-
-        Empty where that takes too long to see.
-        """
-        work = (self._complete(profile, level=level, number=number) for number in range(1, level.num_prompts + 1))
-        try:
-            together = await asyncio.wait_for(asyncio.gather(*work), _MEASURE_S)
-        except TimeoutError:
-            return []
-        return [found for exchange in together if (found := _decoded(exchange)) is not None]
-
-    async def _complete(
+    async def complete(
         self, profile: Profile, text: str | None = None, level: Level | None = None, number: int = 0
     ) -> Exchange:
         """One small request, with `text` for its prompt or of the size of `level`."""
@@ -301,21 +271,3 @@ def _no_route(api: Route, status: int, words: str) -> bool:
     """Whether an answer means that there is no such route, or one that wants the other one's body."""
     other = "messages" if api == "completions" else "prompt"
     return status in (404, 405, 501) or other in words
-
-
-def _tpot(exchange: Exchange) -> float | None:
-    """Seconds per token of the second half of an answer; None where it came in too few parts."""
-    found = _decoded(exchange)
-    return (found[2] - found[1]) / found[3] if found is not None else None
-
-
-def _decoded(exchange: Exchange) -> tuple[float, float, float, int] | None:
-    """When an answer began, was half there and ended, and the steps between the latter."""
-    times = exchange.reply.times
-    half = len(times) // 2
-    return (times[0], times[half], times[-1], len(times) - 1 - half) if len(times) >= MEASURED_TOKENS // 2 else None
-
-
-def most_at_once(decoded: Sequence[tuple[float, float, float, int]]) -> int:
-    """How many answers came at the same time: as many as the server serves at once, where more were asked."""
-    return max((sum(begin <= at < end for begin, _, end, _ in decoded) for at, _, _, _ in decoded), default=0)

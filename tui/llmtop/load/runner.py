@@ -33,7 +33,8 @@ from llmtop.load.events import Draining, Event, Finished, LevelDone, Measuring, 
 from llmtop.load.files import RunFiles, new_directory, state_dir
 from llmtop.load.level import STOPPED
 from llmtop.load.levelplay import SETTLE_TRIES, WORDS, LevelPlay, Watcher
-from llmtop.load.plan import Pace, Plan, estimate_s, measurement
+from llmtop.load.pace import Climb, Pace, estimate_s, measurement
+from llmtop.load.plan import Plan
 from llmtop.load.prompts import Profile
 from llmtop.load.results import LevelResult, Outside, RunResult, Totals
 from llmtop.load.scenarios import SCENARIOS, TooLong, cuts, fit
@@ -41,7 +42,6 @@ from llmtop.load.summary import LevelRaw, detailed_arrays, level_result, spent, 
 from llmtop.load.verdict import failure, judge, single_user, with_ratios
 from llmtop.net.connection import Connector, Origin, fetch
 
-GAIN = 1.05
 DRAIN_S = 10.0
 FORWARD_TRIES = 5
 
@@ -221,7 +221,8 @@ class LoadRun:
         self._emit(Measuring(sent.requests(), *sent.tokens()))
         self._outside = replace(self._outside, measurement=Totals())  # until it has told
         child.say(cmd="measure")
-        heard = await child.hear("measured")
+        while (heard := await child.hear("measuring", "measured"))["event"] == "measuring":
+            self._emit(Measuring(heard["requests"], *heard["tokens"]))
         self._outside = replace(self._outside, measurement=rebuild(Totals, heard["spent"]))
         return rebuild(Pace, heard["pace"]) if heard["pace"] is not None else None
 
@@ -274,7 +275,7 @@ class LoadRun:
             raise LoadError(f"{root}: {error.strerror}: name another with --output-dir, or --no-files") from None
 
     async def _levels(self) -> None:
-        fails = 0
+        climb = Climb(bool(self.plan.slo))
         for index in range(len(self.plan.levels)):
             if self._stop.is_set():
                 return
@@ -286,9 +287,10 @@ class LoadRun:
                 self._warn(self._failed)
             if result.interrupted or result.refused or not result.completed:
                 return
-            fails += failure(result, self.plan.slo) is not None
-            if self.plan.adaptive and index + 1 < len(self.plan.levels) and (fails >= 2 or self._gains_ended()):
-                why = "two levels broke a limit" if fails >= 2 else f"{result.level} brought less than 5 % more tok/s"
+            ends = climb.ends(result.tok_s, failure(result, self.plan.slo) is None)
+            if self.plan.adaptive and index + 1 < len(self.plan.levels) and ends:
+                broke = climb.fails >= 2
+                why = "two levels broke a limit" if broke else f"{result.level} brought less than 5 % more tok/s"
                 self._warn(f"more users were not tried: {why}")
                 return
 
@@ -323,11 +325,6 @@ class LoadRun:
         """Say once that the results are not, or not all, on disk."""
         if self._files is not None and (trouble := self._files.take_trouble()):
             self._warn(trouble)
-
-    def _gains_ended(self) -> bool:
-        """Whether the last doubling brought less than 5 % more than the best before it."""
-        speeds = [result.tok_s for result in self._results]
-        return len(speeds) >= 2 and speeds[-1] < GAIN * max(speeds[:-1])
 
     async def _end(self) -> None:
         """Ends the workers, then watches until the server is back to what it ran before."""

@@ -125,7 +125,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario(
             "quick",
             "Quick sweep",
-            "doubles the users until limits fail or gains end",
+            "doubles the users until limits fail",
             _quick,
             adaptive=True,
             fields=("users", "input", "output", "seconds", "slo"),

@@ -1,8 +1,9 @@
 """The process that makes the load: `python -m llmtop.load.worker`.
 
 JSON lines on stdin: first `{"plan", "authorization", "parent", "reach"}`, then commands: `preflight`, `measure`,
-`profile`, `plan`, `prepare` (a level), `go` (at a time), `stop`. JSON lines on stdout: `hello preflight measured ready
-req snap level error done`. It ends, and every connection with it, on `stop`, at the end of stdin, and with its parent.
+`profile`, `plan`, `prepare` (a level), `go` (at a time), `stop`. JSON lines on stdout: `hello preflight measuring
+measured ready req snap level error done`. It ends, and every connection with it, on `stop`, at the end of stdin, and
+with its parent.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import signal
 import ssl
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ from typing import Any
 from llmtop.contract.codec import plain, rebuild
 from llmtop.contract.secrets import KNOWN
 from llmtop.load.level import STOPPED, LevelRun, Share
-from llmtop.load.plan import Plan
+from llmtop.load.measure import measure
+from llmtop.load.plan import Level, Plan
 from llmtop.load.probe import PreflightError, Probe
 from llmtop.load.prompts import Profile
 from llmtop.load.records import RequestRecord
@@ -159,8 +162,12 @@ class Worker:
 
     async def _measure(self) -> None:
         probe = Probe(self._plan, self._connector, self._headers)
-        pace = await probe.measure(self._profile)
+        pace = await measure(probe, self._profile, self._measuring)
         self._pipe.emit("measured", pace=plain(pace), spent=plain(probe.spent))
+
+    def _measuring(self, levels: Sequence[Level]) -> None:
+        sent = replace(self._plan, levels=tuple(levels))
+        self._pipe.emit("measuring", requests=sent.requests(), tokens=sent.tokens())
 
     async def _prepare(self, index: int, share: Share) -> None:
         self._index = index

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from llmtop.contract.snapshot import ServerView
 from llmtop.contract.units import UNKNOWN, duration
 from llmtop.load import scenarios
-from llmtop.load.plan import ROUTES, Api, Pace, Plan, estimate_s
+from llmtop.load.pace import Pace, estimate_s
+from llmtop.load.plan import ROUTES, Api, Plan
 from llmtop.load.results import LevelResult
 from llmtop.load.scenarios import SCENARIOS, Options, TooLong, build, cuts, fit
 from llmtop.load.verdict import BadLimit, parse_slo

@@ -8,7 +8,8 @@ from itertools import groupby
 
 from llmtop.contract.units import count, duration, gib, percent, rate, seconds
 from llmtop.load.events import Lane, Progress
-from llmtop.load.plan import Level, Plan, measurement_words
+from llmtop.load.pace import measurement_words
+from llmtop.load.plan import Level, Plan
 from llmtop.load.scenarios import SCENARIOS
 from llmtop.load.verdict import criterion_of
 from llmtop.ui.load_state import LoadState
