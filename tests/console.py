@@ -102,9 +102,9 @@ class Console:
 
     # what is done to it
 
-    def press(self, keys: str) -> None:
+    def press(self, keys: str | bytes) -> None:
         """Type."""
-        os.write(self.master, keys.encode())
+        os.write(self.master, keys if isinstance(keys, bytes) else keys.encode())
 
     def resize(self, size: Size) -> None:
         """Change the size of the window."""

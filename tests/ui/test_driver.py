@@ -26,6 +26,7 @@ from textual.drivers.headless_driver import HeadlessDriver
 from textual.drivers.linux_driver import LinuxDriver
 
 from llmtop.ui.terminal.driver import CellDiffDriver, driver_class_for
+from llmtop.ui.terminal.sturdy import SturdyDriver
 
 WIDTH, HEIGHT = 60, 10
 PATIENCE_S = 20.0
@@ -166,7 +167,7 @@ def test_a_suspended_program_draws_everything_when_it_comes_back(console: Consol
     ("base", "switch", "expected"),
     [
         (LinuxDriver, "", CellDiffDriver),
-        (LinuxDriver, "0", LinuxDriver),
+        (LinuxDriver, "0", SturdyDriver),
         (HeadlessDriver, "", HeadlessDriver),
     ],
 )

@@ -82,8 +82,11 @@ def test_frames_are_read_and_the_screen_is_right() -> None:
 
 
 async def test_the_names_that_are_used_are_there() -> None:
-    for name in ("write", "close", "start_application_mode", "process_message", "_get_terminal_size"):
+    reading = ("_run_input_thread", "_sigcont_application", "_query_in_band_window_resize", "suspend_application_mode")
+    for name in ("write", "close", "start_application_mode", "process_message", "_get_terminal_size", *reading):
         assert callable(getattr(LinuxDriver, name)), name
+    assert {"_key_thread", "_run_input_thread"} <= set(LinuxDriver.start_application_mode.__code__.co_names)
+    assert {"exit_event", "fileno", "_auto_restart", "_loop"} <= vars(LinuxDriver(App(), size=(3, 4))).keys()
     assert LinuxDriver(App(), size=(3, 4))._size == (3, 4)
     assert "_writer_thread" in LinuxDriver.start_application_mode.__code__.co_names
     assert "_queue" in WriterThread.__init__.__code__.co_names
