@@ -10,6 +10,7 @@ import pytest
 from fakes.snapshots import ALL, BUSY_SERVER, GIB, busy, data_parallel, gh200, h200x8, idle, no_gpu, stale, unknown
 from llmtop.contract.snapshot import Event, Finding, Latency, LatencySet, Node, Quantile, ServerView, Snapshot
 from llmtop.session.history import History
+from llmtop.ui.panels.board import PANELS, Panel
 from llmtop.ui.panels.frame import header, page, share_rows
 from llmtop.ui.panels.machine import pool_parts
 from llmtop.ui.panels.server import quantile_span
@@ -427,3 +428,13 @@ def test_a_quantile_from_a_wide_bucket_has_the_figures_that_are_known() -> None:
     wide = Quantile(0.11934, low_s=0.05, high_s=0.25)
     assert quantile_span(wide, view_of(busy())).text.strip() == "≈120 ms"
     assert quantile_span(replace(wide, low_s=0.119, high_s=0.12), view_of(busy())).text.strip() == "119 ms"
+
+
+@pytest.mark.parametrize("panel", [None, *PANELS], ids=lambda panel: panel.name if panel else "all")
+def test_no_size_is_too_small_for_a_page(panel: Panel | None) -> None:
+    view = view_of(busy(), seconds=5)
+    sizes = [(cells, rows) for cells in (1, 2, 3, 5, 9, 20, 60, 300, 500) for rows in (1, 2, 3, 5, 8, 12, 24, 100)]
+    for cells, rows in sizes:
+        drawn = page(view, cells, rows, panel).lines
+        assert len(drawn) <= rows, (cells, rows)
+        assert all(width(line) <= cells for line in drawn), (cells, rows)

@@ -38,8 +38,10 @@ def chart_lines(
     least the lowest block; values beyond `hi` are cut off.  `marks` are indices into `values` where a
     vertical line fills the blank cells, `labels` their names where the top row has room; `threshold` draws a
     dotted line through blank cells.  `bands` are (value, style) pairs: rows from that value up have that
-    style.  A line has at most three spans: only the newest mark has a style of its own.
+    style.  A line has at most three spans: only the newest mark has a style of its own.  Without room there are none.
     """
+    if width < 1 or height < 1:
+        return []
     glyph = glyphs.current()
     start = max(0, len(values) - width)
     steps = height * (len(glyph.blocks) - 1)

@@ -15,11 +15,12 @@ from textual.command import CommandPalette
 from textual.events import Resize
 from textual.geometry import Size
 from textual.screen import Screen
+from textual.widgets import Input
 
 from llmtop.contract.settings import MAX_INTERVAL_S, MIN_INTERVAL_S
 from llmtop.session.history import STEPS_S
 from llmtop.ui.keys import ALL_KEYS, REPLAY_ACTIONS, bindings
-from llmtop.ui.screens.base import ViewScreen
+from llmtop.ui.screens.base import MOST_TYPED, ViewScreen
 from llmtop.ui.screens.engines import EnginesScreen
 from llmtop.ui.screens.gpus import GpusScreen
 from llmtop.ui.session import Session
@@ -45,6 +46,15 @@ def _page(module: str, name: str) -> Callable[[], Screen[None]]:
 def _has_room(size: Size) -> bool:
     """Whether a list of commands fits; Textual's fails on keys where not one of its lines does."""
     return size.width >= LEAST_LIST[0] and size.height >= LEAST_LIST[1]
+
+
+class Commands(CommandPalette):
+    """Textual's list of commands, with an end to what may be typed."""
+
+    def on_mount(self) -> None:
+        """Bound its field."""
+        for field in self.query(Input):
+            field.max_length = MOST_TYPED
 
 
 class LlmtopApp(Session):
@@ -135,7 +145,8 @@ class LlmtopApp(Session):
     def action_command_palette(self) -> None:
         """All commands by name, where there is room to list them."""
         if _has_room(self.size):
-            super().action_command_palette()
+            if not isinstance(self.screen, CommandPalette):
+                self.push_screen(Commands())
         else:
             self.note("no room for the commands")
 

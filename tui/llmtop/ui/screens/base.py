@@ -16,6 +16,8 @@ from llmtop_widgets.linepanel import LinePanel
 from llmtop_widgets.statusbar import KeyBar, KeyHint
 from llmtop_widgets.text import Line
 
+MOST_TYPED = 1000  # characters in a field: what each key does takes as long as what stands there
+
 
 def finish(lines: Iterable[Line]) -> list[Line]:
     """Lines as the terminal can show them."""
@@ -36,6 +38,14 @@ class ViewScreen(Screen[None]):
         yield LinePanel(id="header")
         yield from self.body()
         yield KeyBar(self.hints())
+
+    def on_mount(self) -> None:
+        """Begin, unless it has been left already: then it never gets its widgets."""
+        if self.query("#header"):
+            self.begin()
+
+    def begin(self) -> None:
+        """What is to be done as soon as its widgets are there."""
 
     def body(self) -> Iterable[Widget]:
         """The widgets between header and key bar."""

@@ -14,7 +14,7 @@ from llmtop.contract.units import UNKNOWN, count, percent, rate, seconds
 from llmtop.contract.words import quantile_text
 from llmtop.fleet.models import hurt
 from llmtop.ui.panels.view import STATE_STYLE, View, asciify
-from llmtop.ui.screens.base import ViewScreen
+from llmtop.ui.screens.base import MOST_TYPED, ViewScreen
 from llmtop_widgets import glyphs
 from llmtop_widgets.linetable import Column, LineTable, Row
 from llmtop_widgets.text import Span
@@ -76,9 +76,9 @@ class EnginesScreen(ViewScreen):
     def body(self) -> Iterable[Widget]:
         """The table and the line for the filter."""
         yield LineTable(COLUMNS, empty="no server", id="body")
-        yield Input(placeholder="filter", id="filter", classes="hidden", compact=True)
+        yield Input(placeholder="filter", id="filter", classes="hidden", compact=True, max_length=MOST_TYPED)
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """Keys go to the table."""
         self.query_one(LineTable).focus()
 

@@ -37,7 +37,7 @@ class GpusScreen(ViewScreen):
         """The table."""
         yield LineTable(COLUMNS, empty="no GPU seen", id="body")
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """Keys go to the table."""
         self.query_one(LineTable).focus()
 

@@ -36,7 +36,7 @@ class HelpScreen(ViewScreen):
         """A page that scrolls."""
         yield VerticalScroll(LinePanel(id="body"), classes="scroll")
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """Keys scroll the page."""
         scroll = self.query_one(VerticalScroll)
         if glyphs.current() is glyphs.ASCII:

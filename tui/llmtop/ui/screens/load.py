@@ -30,7 +30,7 @@ from llmtop.ui.load_state import LoadControl
 from llmtop.ui.panels.load import plan_lines, running_page
 from llmtop.ui.panels.load_answer import comparison_page, result_page
 from llmtop.ui.panels.view import View, heading
-from llmtop.ui.screens.base import ViewScreen, finish
+from llmtop.ui.screens.base import MOST_TYPED, ViewScreen, finish
 from llmtop_widgets import glyphs
 from llmtop_widgets.linepanel import LinePanel
 from llmtop_widgets.statusbar import KeyBar, KeyHint
@@ -105,10 +105,10 @@ class LoadScreen(ViewScreen):
             for name, label, hint in FIELDS:
                 with Horizontal(classes="field", id=f"row-{name}"):
                     yield Label(label, classes="label")
-                    yield Input(values[name], id=f"field-{name}", compact=True)
+                    yield Input(values[name], id=f"field-{name}", compact=True, max_length=MOST_TYPED)
                     yield Label(hint, classes="hint")
         yield LinePanel(id="body")
-        yield Input(id="answer", compact=True, classes="hidden")
+        yield Input(id="answer", compact=True, classes="hidden", max_length=MOST_TYPED)
 
     def hints(self) -> list[KeyHint]:
         """What can be done here, by phase."""
@@ -125,7 +125,7 @@ class LoadScreen(ViewScreen):
             keys = [KeyHint("F7", "New plan")] + ([KeyHint("c", "Compare", 1)] if self._result else [])
         return [*keys, KeyHint("Esc", "Back"), KeyHint("F10", "Quit", 1)]
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """The plan, or the run that goes on."""
         self._planning = self.control.state is None
         self._show_fields()
