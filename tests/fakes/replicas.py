@@ -65,6 +65,13 @@ def page(number: int, seconds: float) -> str:
     return "\n".join([*lines, ""])
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Whoever asked has hung up."""
+
+
 class Replicas:
     """The pages over HTTP; a replica that is killed hangs up."""
 
@@ -94,8 +101,7 @@ class Replicas:
             def log_message(self, *args: object) -> None:
                 pass
 
-        self._httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._httpd.daemon_threads = True
+        self._httpd = _Server(("127.0.0.1", 0), Handler)
         self.port: int = self._httpd.server_address[1]
 
     def url(self, number: int) -> str:
