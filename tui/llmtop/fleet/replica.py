@@ -11,7 +11,7 @@ from itertools import pairwise
 from llmtop.contract.snapshot import LatencySet, Rates, ServerView, State
 from llmtop.contract.units import clean, duration
 from llmtop.engines.rates import LATENCY_WINDOW_S, RATE_WINDOW_S, WindowSpans
-from llmtop.engines.tracker import Failure, ServerTracker
+from llmtop.engines.tracker import STALE_AFTER_INTERVALS, Failure, ServerTracker
 from llmtop.fleet.api import Labels, ScrapedSeries
 from llmtop.fleet.pages import PageMaker
 
@@ -53,6 +53,7 @@ class Replica:
         self._latency: LatencySet | None = None
         self._latest = 0.0
         self._up: tuple[float, float] | None = None
+        self._viewed: tuple[float, ServerView] | None = None  # and when: hundreds cost what they cost
 
     @property
     def seen(self) -> float:
@@ -67,19 +68,22 @@ class Replica:
     def feed(self, series: Sequence[ScrapedSeries], now: float) -> None:
         """Take what was scraped since the last time."""
         for page in self._pages.pages(series, self._latest, now - self.scrape_s):
-            self._latest = page.t
+            self._latest, self._viewed = page.t, None
             self._tracker.feed(page, page.t)
 
     def told_up(self, series: ScrapedSeries) -> None:
         """Take what `up` says."""
-        self._up = max(series.points, default=self._up, key=lambda point: point[0])
+        before, self._up = self._up, max(series.points, default=self._up, key=lambda point: point[0])
+        self._viewed = self._viewed if before is not None and self._up and before[1] == self._up[1] else None
 
     def failed(self, failure: Failure, now: float) -> None:
         """Prometheus itself gave no answer."""
+        self._viewed = None
         self._tracker.feed(failure, now)
 
     def look_closer(self, series: Sequence[ScrapedSeries]) -> None:
         """Take the buckets of a whole window: quantiles are made from them by our own rule."""
+        self._viewed = None
         tracker = ServerTracker(self.url, None, spans_for(self.scrape_s))
         pages = self._closer.pages(series, 0.0)
         for page in pages:
@@ -89,10 +93,18 @@ class Replica:
 
     def forget_closer(self) -> None:
         """Nobody looks at it any more, so that its quantiles grow old."""
-        self._latency = None
+        self._latency, self._viewed = None, self._viewed if self._latency is None else None
 
     def view(self, now: float) -> ServerView:
         """The server at a Unix time of Prometheus; without rates once it is not scraped any more."""
+        if self._viewed is not None and now - self._latest <= STALE_AFTER_INTERVALS * self.scrape_s and not self.down:
+            then, view = self._viewed
+            up_s = None if view.up_s is None else view.up_s + now - then
+            return replace(view, age_s=max(0.0, now - self._latest), up_s=up_s, node=self.node)
+        self._viewed = (now, self._view(now))
+        return self._viewed[1]
+
+    def _view(self, now: float) -> ServerView:
         view = self._tracker.view(now, now, self.scrape_s)
         if self.down:
             last = f", last sample {duration(now - self._latest)} ago" if self._latest else ""

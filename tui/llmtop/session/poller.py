@@ -128,7 +128,9 @@ class Poller:
     def look_at(self, urls: Collection[str]) -> None:
         """Read these servers of a fleet more closely than the others."""
         fleet = self._fleet
-        if fleet is not None:
+        if fleet is not None and self._loop is None:
+            fleet.look_at(urls)
+        elif fleet is not None:
             self._soon(lambda: self._poke() if fleet.look_at(urls) else None)
 
     def target(self, url: str) -> Target:

@@ -58,6 +58,8 @@ class Session(RepaintingApp[None]):
         self.off = off
         self.poller, self.warmup = source.open(self._arrived)
         self.poller.on_error = self._knock
+        if settings.fleet is not None:
+            self.poller.look_at(())
         self._load_control: LoadControl | None = None
         self.history = History()
         self.scales = Scales()
