@@ -73,6 +73,14 @@ async def test_the_estimate_follows_from_what_the_server_does() -> None:
         assert "time    about 17m05s" in s.text
 
 
+async def test_goodput_is_asked_as_vllm_writes_it() -> None:
+    async with session((160, 40)) as s:
+        await s.push(idle())
+        await s.press("l")
+        await fill(s, goodput="ttft:4000, tpot:100")
+        assert "--goodput ttft:4000 tpot:100" in re.sub(r"\s+", " ", s.text)
+
+
 async def test_levels_above_max_num_seqs_are_marked() -> None:
     async with session((120, 30)) as s:
         await s.push(busy())
@@ -118,6 +126,8 @@ async def test_what_is_sent_before_a_long_plan_is_said() -> None:
         ("output", "9" * 30, "answer:"),
         ("slo", "ttft=4", "limits: 'ttft=4': write NAME=LIMIT"),
         ("slo", "ttft_p99=fast", "limits: 'fast' is no limit for P99 TTFT"),
+        ("goodput", "ttft=4000", "goodput: 'ttft=4000': write ttft:MS, tpot:MS or e2el:MS"),
+        ("goodput", "ttft:inf", "goodput: 'ttft:inf': write ttft:MS"),
     ],
 )
 async def test_a_bad_field_is_said_in_words_and_starts_nothing(field: str, text: str, words: str) -> None:

@@ -147,4 +147,5 @@ def test_goodput_counts_requests_within_the_limits() -> None:
     plan = replace(PLAN, goodput_ms={"ttft": 150.0}, metadata={"host": "spark-a"})
     result = level_result(replace(raw(record(8, ttft_s=0.16)), plan=plan))
     assert result.goodput_s == pytest.approx(119 / 5.1)
+    assert result.goodput_share == pytest.approx(119 / 120)
     assert result.metadata == {"host": "spark-a"}

@@ -142,7 +142,7 @@ def test_limits_that_cannot_be_meant(text: str) -> None:
 
 def test_goodput_as_vllm_writes_it() -> None:
     assert parse_goodput(["ttft:4000", "tpot:100"]) == {"ttft": 4000.0, "tpot": 100.0}
-    for wrong in ("ttft=4", "itl:4", "ttft:x"):
+    for wrong in ("ttft=4", "itl:4", "ttft:x", "ttft:-1", "ttft:nan", "ttft:inf"):
         with pytest.raises(BadLimit):
             parse_goodput([wrong])
 

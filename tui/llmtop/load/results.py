@@ -93,6 +93,7 @@ class LevelResult:
     total_output_tokens: int = 0
     requests_s: float = 0.0
     goodput_s: float | None = None
+    goodput_share: float | None = None  # of all requests, failed ones included
     tok_s: float = 0.0
     total_tok_s: float = 0.0
     peak_tok_s: float = 0.0  # chunks in the fullest whole second
@@ -192,6 +193,7 @@ class RunResult:
     met: bool = False
     monotone: bool = True  # no level passes after one that failed
     slo: Mapping[str, float] = field(default_factory=dict)
+    goodput_ms: Mapping[str, float] = field(default_factory=dict)  # limits of each request, as in vLLM
     url: str = ""
     model: str | None = None
     api: str = "completions"

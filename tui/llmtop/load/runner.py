@@ -392,6 +392,7 @@ class LoadRun:
             met=verdict.met,
             monotone=verdict.monotone,
             slo=dict(plan.slo),
+            goodput_ms=dict(plan.goodput_ms),
             url=plan.url,
             model=profile.model or plan.model,
             api=profile.api,

@@ -125,7 +125,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario(
             "quick",
             "Quick sweep",
-            "doubles the users until limits fail",
+            "doubles the users until limits fail or gains end",
             _quick,
             adaptive=True,
             fields=("users", "input", "output", "seconds", "slo"),

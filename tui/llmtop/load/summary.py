@@ -67,14 +67,17 @@ def level_result(raw: LevelRaw) -> LevelResult:
     end = max((record.end_s for record in raw.records), default=raw.t0_s)
     timings = raw.timings
     found = stats.measured(timings, max(end - raw.t0_s, 1e-9))
-    level, plan, watch, tokens = raw.level, raw.plan, raw.watch, found.total_output_tokens
-    counted = [r for r in raw.records if r.outcome is not Outcome.CANCELLED]
-    chunks = sum(1 + len(t.itls_s) for t in timings)
-    peak = stats.peak_concurrency(raw.records)
-    pacing = stats.pacing(raw.records) if level.request_rate is not None else stats.Pacing()
-    good = stats.good_requests(timings, plan.goodput_ms)
+    parts = (_asked, _ended, _by_wave, _with_drift, _at_user, _at_server, _in_open_loop)
+    for part in parts:
+        found = part(raw, timings, found)
+    return found
+
+
+def _asked(raw: LevelRaw, _: Sequence[stats.Timing], found: LevelResult) -> LevelResult:
+    """With what was asked, and of whom."""
+    level, plan = raw.level, raw.plan
     return replace(
-        _by_wave(raw, _with_drift(found, timings)),
+        found,
         level=level.name,
         concurrency=level.concurrency,
         request_rate=level.request_rate,
@@ -86,34 +89,74 @@ def level_result(raw: LevelRaw) -> LevelResult:
         model=raw.profile.model or plan.model,
         date=raw.date,
         metadata=dict(plan.metadata),
+    )
+
+
+def _ended(raw: LevelRaw, _: Sequence[stats.Timing], found: LevelResult) -> LevelResult:
+    """With how the level and its requests ended."""
+    return replace(
+        found,
         interrupted=raw.interrupted,
         stopped=raw.stopped,
         refused=raw.refused,
         errors=dict(Counter(str(r.outcome) for r in raw.records if not r.ok)),
         reasons=_reasons(raw.records),
-        reasoning_hidden=sum(record.hidden_tokens for record in raw.records if record.ok),
-        failed=sum(not r.ok for r in counted),
+        failed=sum(not r.ok for r in _counted(raw)),
         retried=sum(record.retried for record in raw.records),
-        goodput_s=good / found.duration if plan.goodput_ms else None,
+        reasoning_hidden=sum(record.hidden_tokens for record in raw.records if record.ok),
         latencies=tuple(record.latency_s for record in raw.records),
         queue_times=tuple(record.late_s for record in raw.records),
-        user_tok_s=_user_tok_s(level, timings, found, peak),
-        decode_tok_s=_decode_tok_s(timings),
-        server_ttft_s=server_mean(raw.before, raw.after, "ttft"),
-        attainment=_attainment(counted, plan.slo),
-        tokens_per_chunk=tokens / chunks if chunks else None,
+    )
+
+
+def _at_user(raw: LevelRaw, timings: Sequence[stats.Timing], found: LevelResult) -> LevelResult:
+    """With what a user gets, and how many requests were good."""
+    peak, tokens = stats.peak_concurrency(raw.records), found.total_output_tokens
+    chunks = sum(1 + len(t.itls_s) for t in timings)
+    counted, limits = _counted(raw), raw.plan.goodput_ms
+    good = stats.good_requests(timings, limits)
+    return replace(
+        found,
         peak_concurrency=peak,
+        user_tok_s=_user_tok_s(raw.level, timings, found, peak),
+        decode_tok_s=_decode_tok_s(timings),
+        attainment=_attainment(counted, raw.plan.slo),
+        goodput_s=good / found.duration if limits else None,
+        goodput_share=good / len(counted) if limits and counted else None,
+        tokens_per_chunk=tokens / chunks if chunks else None,
+    )
+
+
+def _at_server(raw: LevelRaw, _: Sequence[stats.Timing], found: LevelResult) -> LevelResult:
+    """With what was seen at the server and its machine."""
+    watch, tokens = raw.watch, found.total_output_tokens
+    return replace(
+        found,
+        server_ttft_s=server_mean(raw.before, raw.after, "ttft"),
         kv_max=watch.kv_max,
         waiting_max=watch.waiting_max,
         running_max=watch.running_max,
         headroom_min_bytes=watch.headroom_min_bytes,
         power_w=watch.power_w,
         joules_per_token=watch.energy_w * found.duration / tokens if watch.energy_w and tokens else None,
+    )
+
+
+def _in_open_loop(raw: LevelRaw, _: Sequence[stats.Timing], found: LevelResult) -> LevelResult:
+    """With how requests with scheduled starts went."""
+    pacing = stats.pacing(raw.records) if raw.level.request_rate is not None else stats.Pacing()
+    return replace(
+        found,
         late_max_s=max((record.late_s for record in raw.records), default=None),
         offered_req_s=pacing.offered_s,
         achieved_req_s=pacing.achieved_s,
         saturated=pacing.saturated,
     )
+
+
+def _counted(raw: LevelRaw) -> list[RequestRecord]:
+    """The requests that ended, but for those that a stop cut off."""
+    return [record for record in raw.records if record.outcome is not Outcome.CANCELLED]
 
 
 def spent(record: RequestRecord) -> Totals:
@@ -169,13 +212,13 @@ def _decode_tok_s(timings: Sequence[stats.Timing]) -> float | None:
     return 1 / per_token if per_token else None
 
 
-def _by_wave(raw: LevelRaw, found: LevelResult) -> LevelResult:
+def _by_wave(raw: LevelRaw, timings: Sequence[stats.Timing], found: LevelResult) -> LevelResult:
     """With P99 and mean TTFT of the first wave, and of requests launched after its last first token."""
     window = stats.steady_window(raw.records)
     good = [record for record in raw.records if record.ok and record.ttft_s is not None]
     burst = [record.ttft_s or 0.0 for record in good if record.first_wave]
     steady = [r.ttft_s or 0.0 for r in good if window and not r.first_wave and r.start_s >= window[0]]
-    rate = stats.tokens_between(raw.timings, *window) / (window[1] - window[0]) if window else None
+    rate = stats.tokens_between(timings, *window) / (window[1] - window[0]) if window else None
     return replace(
         found,
         ttft_burst=stats.percentile(sorted(burst), 99) if burst else None,
@@ -187,7 +230,7 @@ def _by_wave(raw: LevelRaw, found: LevelResult) -> LevelResult:
     )
 
 
-def _with_drift(found: LevelResult, timings: Sequence[stats.Timing]) -> LevelResult:
+def _with_drift(_: LevelRaw, timings: Sequence[stats.Timing], found: LevelResult) -> LevelResult:
     """With how the last quarter of the level differs from the first, as a share: tok/s and mean TTFT."""
     if len(timings) < 20:
         return found

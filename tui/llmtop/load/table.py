@@ -77,7 +77,10 @@ def facts(result: RunResult) -> list[str]:
         lines += [f"{level.level}: failed: {level.failures}"] if level.failures else []
         lines += [f"{level.level}: ended early: {level.stopped}"] if level.stopped else []
         if level.goodput_s is not None:
-            lines.append(f"{level.level}: goodput {rate(level.goodput_s)} of {rate(level.requests_s)} requests/s")
+            limits = " ".join(f"{name}:{limit:g}" for name, limit in result.goodput_ms.items())
+            share = f"{percent(level.goodput_share, 0)} of the requests keep {limits}: " if limits else ""
+            per_s = f"goodput {rate(level.goodput_s)} of {rate(level.requests_s)} requests/s"
+            lines.append(f"{level.level}: {share}{per_s}")
     if result.knee is not None and len(result.levels) > 1:
         lines.append(f"knee: {result.knee:g} is the least load with 90 % of the best tok/s")
     lines += [f"note: {note}" for note in result.notes]

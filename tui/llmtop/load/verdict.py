@@ -109,7 +109,7 @@ def _limit(text: str, criterion: Criterion) -> float:
 
 
 def parse_goodput(texts: Sequence[str]) -> dict[str, float]:
-    """vLLM's `--goodput ttft:4000 tpot:100 e2el:9000`, in milliseconds; raises `BadLimit`."""
+    """Limits of each request as `vllm bench serve --goodput ttft:4000 tpot:100 e2el:9000`, in ms; raises `BadLimit`."""
     limits: dict[str, float] = {}
     for text in texts:
         name, sign, value = text.partition(":")
@@ -117,7 +117,7 @@ def parse_goodput(texts: Sequence[str]) -> dict[str, float]:
             limits[name] = float(value)
         except ValueError:
             sign = ""
-        if not sign or name not in ("ttft", "tpot", "e2el") or limits[name] < 0:
+        if not sign or name not in ("ttft", "tpot", "e2el") or not 0 <= limits[name] < float("inf"):
             raise BadLimit(f"{text!r}: write ttft:MS, tpot:MS or e2el:MS")
     return limits
 

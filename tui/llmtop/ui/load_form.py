@@ -12,7 +12,7 @@ from llmtop.load.pace import Pace, estimate_s
 from llmtop.load.plan import ROUTES, Api, Plan
 from llmtop.load.results import LevelResult
 from llmtop.load.scenarios import SCENARIOS, Options, TooLong, build, cuts, fit
-from llmtop.load.verdict import BadLimit, parse_slo
+from llmtop.load.verdict import BadLimit, parse_goodput, parse_slo
 
 NAMES = tuple(SCENARIOS)
 FIELDS = (
@@ -23,6 +23,7 @@ FIELDS = (
     ("rates", "Rate", "requests per second, one level each"),
     ("seconds", "Seconds", "per level at most"),
     ("slo", "Limits", "the sweet spot keeps them all"),
+    ("goodput", "Goodput", "ttft:MS tpot:MS e2el:MS, of each request"),
     ("api", "Route", "auto, completions or chat"),
 )
 _ALL = tuple(name for name, _, _ in FIELDS)
@@ -31,7 +32,7 @@ _ALL = tuple(name for name, _, _ in FIELDS)
 def used(scenario: str) -> tuple[str, ...]:
     """The fields that a scenario uses; all of them where nothing is said."""
     fields = scenarios.SCENARIOS[scenario].fields
-    return (*fields, "api") if fields else _ALL
+    return (*fields, "goodput", "api") if fields else _ALL
 
 
 class BadField(Exception):
@@ -50,6 +51,7 @@ def defaults(scenario: str) -> dict[str, str]:
         "rates": ",".join(f"{level.request_rate:g}" for level in levels if level.request_rate is not None),
         "seconds": _common(f"{level.duration_s:g}" for level in levels if level.duration_s),
         "slo": ",".join(f"{name}={limit:g}" for name, limit in plan.slo.items()),
+        "goodput": "",
         "api": plan.api,
     }
 
@@ -85,6 +87,10 @@ def _asked(scenario: str, texts: Mapping[str, str], server: ServerView | None, s
         slo = parse_slo(text["slo"]) if text["slo"] else {}
     except BadLimit as error:
         raise BadField(f"limits: {error}") from None
+    try:
+        goodput = parse_goodput(_parts(text.get("goodput", "")))
+    except BadLimit as error:
+        raise BadField(f"goodput: {error}") from None
     options = Options(
         concurrencies=_wholes(text["users"], "users"),
         num_prompts=_whole(text["prompts"], "requests"),
@@ -96,7 +102,8 @@ def _asked(scenario: str, texts: Mapping[str, str], server: ServerView | None, s
     routes: Mapping[str, Api] = {route: route for route in ROUTES}
     if (api := routes.get(text.get("api") or "auto")) is None:
         raise BadField(f"route: {text['api']!r} is none of {', '.join(ROUTES)}")
-    return build(scenario, Plan(server.url, (), model=server.model, api=api, seed=seed, slo=slo), options)
+    base = Plan(server.url, (), model=server.model, api=api, seed=seed, slo=slo, goodput_ms=goodput)
+    return build(scenario, base, options)
 
 
 def estimate(plan: Plan, server: ServerView | None, levels: Sequence[LevelResult] = ()) -> str:
