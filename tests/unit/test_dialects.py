@@ -173,6 +173,38 @@ def test_sglangs_live_counter_is_better_than_its_gauge() -> None:
     assert watched(*pages).rates.generation_tok_s == 70.0
 
 
+def ranks(n: int, live: str) -> str:
+    """Two ranks of SGLang at 50 tok/s each, beside counters of both that move every 6 s, when requests end."""
+    each = "".join(
+        f'sglang:num_running_reqs{{dp_rank="{d}"}} 4\n' + live.format(labels=f'dp_rank="{d}"', tokens=50 * n)
+        for d in (0, 1)
+    )
+    return each + f"sglang:generation_tokens_total {600 * (n // 6)}\nsglang:num_requests_total {6 * (n // 6)}\n"
+
+
+@pytest.mark.parametrize(
+    ("live", "speed"),
+    [
+        ('sglang:realtime_tokens_total{{{labels},mode="decode"}} {tokens}\n', 100.0),
+        ("sglang:gen_throughput{{{labels}}} 50\n", 100.0),
+        ("", None),  # 8 run and 6 end at a time: neither 0 nor a spike
+    ],
+)
+def test_tokens_of_ranks_are_not_counted_again_when_requests_end(live: str, speed: float | None) -> None:
+    server = watched(*(ranks(n, live) for n in range(21)))
+    assert (server.state, server.rates.generation_tok_s) == (State.SERVING, speed)
+
+
+def test_an_engine_that_tells_its_figures_every_40_steps_is_not_stalled_in_between() -> None:
+    def page(n: int) -> str:  # 5 steps a second: new figures every 8 s
+        return sglang(1, 5.0, 500, f'sglang:realtime_tokens_total{{mode="decode"}} {n // 8 * 40}\n')
+
+    for pages in range(10, 60, 7):
+        assert watched(*(page(n) for n in range(pages))).state is State.SERVING
+    assert watched(*(page(n) for n in range(45))).rates.generation_tok_s == 5.0
+    assert watched(*[page(8)] * 20).state is State.STALLED
+
+
 def test_of_shards_the_lowest_of_each_rank_is_read() -> None:
     def page(shards: str) -> str:
         pairs = (shard.split("/") for shard in shards.split())

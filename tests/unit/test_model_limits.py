@@ -158,6 +158,14 @@ def test_another_cause_than_before_is_mixed_until_it_has_lasted() -> None:
     assert code(*looks, *[CAPPED] * 6) == "SEQ_CAP"
 
 
+def test_a_short_queue_that_is_over_leaves_room_for_a_newcomer() -> None:
+    short = load(waiting=2)
+    assert code(*[CALM] * 2, *[short] * 2, *[CALM] * 24) == "UNDERLOADED"
+    assert code(*[CALM] * 24, *[short] * 2, CALM) == "MIXED"  # it may be coming back
+    assert code(*[CALM] * 2, *[short] * 2, *[CALM] * 24, room=0) == "MIXED"
+    assert code(*[CALM] * 2, *[load(preempted=30)] * 26) == "MIXED"  # it cost others their places
+
+
 def test_old_pages_leave_the_window() -> None:
     assert code(*[PRESSED] * 15, *[CALM] * 40) == "UNDERLOADED"
 

@@ -95,6 +95,7 @@ def test_what_belongs_to_no_single_engine_is_in_the_sum_and_no_row() -> None:
         ranks = "".join(f'sglang:num_running_reqs{{dp_rank="{d}"}} {d + 1}\n' for d in (0, 1))
         return (
             ranks + f"sglang:generation_tokens_total {100 * n}\nsglang:prompt_tokens_total {40 * n}\n"
+            f"sglang:num_requests_total {20 * n}\n"  # most of those that ended began in the window too
             f"sglang:time_to_first_token_seconds_sum {n}\nsglang:time_to_first_token_seconds_count {2 * n}\n"
         )
 

@@ -12,7 +12,7 @@ KV_FULL = 0.95
 STATE_FULL = 0.9  # every request holds a state of its own: this many of the most that fit
 KV_FREE = 0.8  # up to here a queue is not for the cache's sake
 RECENT_LOOKS = 3
-LEAST_SHARE = 0.2
+LEAST_SHARE = 0.2  # of the window: what holds for less is not what holds the server back
 
 # what requests wait for, as engines say: for their turn, or for what a larger batch or cache would not give them
 _TURNS = frozenset({"queue", "capacity"})
@@ -176,9 +176,9 @@ class LimitWindow:
         if newest.moment == "STATE_POOL":
             return self._said("STATE_POOL", self._share("STATE_POOL"), self._pressed(newest, "STATE_POOL"))
         queued = sum(look.queued for look in self._looks) / len(self._looks)
-        if not queued:
-            loads = newest.engines.values()
-            fits = room != 0 and any(load.measured for load in loads) and not any(load.full for load in loads)
+        loads = newest.engines.values()
+        fits = room != 0 and any(load.measured for load in loads) and not any(load.full for load in loads)
+        if not queued or (fits and self._over(queued)):
             return self._said("UNDERLOADED", self._share("CALM"), self._calm(newest)) if fits else None
         cause = _CAUSES.get(newest.moment)
         stands = len(self._looks) == 1 or self._looks[-2].queued
@@ -187,6 +187,11 @@ class LimitWindow:
         if queued == 1.0 and not any(look.moment in _CAUSES for look in self._looks):
             return self._said("QUEUE", queued, self._waits(newest, room))
         return self._said("MIXED", queued, self._queue())
+
+    def _over(self, queued: float) -> bool:
+        """Whether a queue was short, is over, and cost nobody its place: whoever comes now need not wait."""
+        recent = list(self._looks)[-RECENT_LOOKS:]
+        return queued < LEAST_SHARE and not self._preemptions() and not any(look.queued for look in recent)
 
     def _share(self, moment: _Moment) -> float:
         return sum(look.moment == moment for look in self._looks) / len(self._looks)

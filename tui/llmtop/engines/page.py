@@ -11,9 +11,10 @@ from typing import Any
 from llmtop.engines.exposition import Parsed
 from llmtop.engines.page_record import MOST_REQUESTS, NO_ENGINE, CacheConfig, Histogram, Page, RowKey, RowSample
 from llmtop.engines.registry import BY_NAME, PROCESS
-from llmtop.engines.registry.entry import AT_END, Kind
+from llmtop.engines.registry.entry import AT_END, EngineEntry, Kind
 from llmtop.engines.series import Labels, Rank, SampleSlot
 
+UNTOLD_S = 10.0  # until an engine tells its speed for the first time
 POOLS_APART = 0.05  # the fullest pool is none of those that are told
 _SIZES = ("num_gpu_blocks", "block_size", "size_tokens", "max_concurrency", "gpu_memory_utilization")
 _SLEEP_LEVELS = {"weights_offloaded": 1, "discard_all": 2}
@@ -147,8 +148,32 @@ class _Folder:
         for key, row in self._rows.items():
             if row.config is not None and row.config.summed:
                 row.config = replace(row.config, sharers=configured[self._places.get(key)])
-        late = BY_NAME[self.dialect].late_gauges
-        return tuple(_sample(key, row, late) for key, row in sorted(self._rows.items(), key=_engine_order))
+        self._settle_page()
+        engine = BY_NAME[self.dialect]
+        return tuple(_sample(key, row, engine) for key, row in sorted(self._rows.items(), key=_engine_order))
+
+    def _settle_page(self) -> None:
+        """What is of no single engine: not what the engines say better themselves, and it runs what they run."""
+        for (model, engine), row in self._rows.items():
+            if engine != NO_ENGINE:
+                continue
+            own = [other for (name, rank), other in self._rows.items() if rank != NO_ENGINE and model in ("", name)]
+            for signal in [name for name in row.counters if any(_better(other, row, name) for other in own)]:
+                del row.counters[signal]
+            at_end = any(row.ranks[name][0] >= AT_END for name in row.counters)
+            running = [other.gauges["running"] for other in own if "running" in other.gauges]
+            if running and at_end and "running" not in row.gauges:  # without them such a counter has no window
+                row.gauges["running"] = sum(running)
+            for silent in [other for other in own if not other.counters]:  # what moves of all is life of each
+                silent.gauges.setdefault("pulse", sum(row.counters.values()) + row.counts.get("ttft", 0.0))
+
+
+def _better(engine: _Row, page: _Row, signal: str) -> bool:
+    """Whether an engine tells a counter of the page, as it moves, which the page tells only when requests end."""
+    if page.ranks[signal][0] < AT_END:
+        return False
+    live = signal == "generation" and "generation_rate" in engine.gauges
+    return live or engine.ranks.get(signal, (AT_END,))[0] < AT_END
 
 
 def _engine_order(item: tuple[RowKey, _Row]) -> tuple[bool, int, str, str]:
@@ -157,7 +182,7 @@ def _engine_order(item: tuple[RowKey, _Row]) -> tuple[bool, int, str, str]:
     return engine == NO_ENGINE, int(engine) if engine.isdecimal() and len(engine) < 10 else 1 << 40, engine, model
 
 
-def _sample(key: RowKey, row: _Row, late: bool) -> RowSample:
+def _sample(key: RowKey, row: _Row, engine: EngineEntry) -> RowSample:
     gauges = {name: value for name, value in row.gauges.items() if math.isfinite(value)}
     counters = {name: value for name, value in row.counters.items() if name not in row.unread and math.isfinite(value)}
     reasons = _waiting(gauges, row)
@@ -165,12 +190,21 @@ def _sample(key: RowKey, row: _Row, late: bool) -> RowSample:
     _derive(gauges, "kv_usage", "kv_used", lambda used: _share(used, gauges.get("kv_total")))
     _derive(gauges, "kv_capacity", "kv_blocks", lambda blocks: blocks * gauges.get("kv_block_tokens", 0.0) or None)
     _derive(gauges, "offload_usage", "offload_used", lambda used: _share(used, gauges.get("offload_total")))
+    if engine.steps_told > 1:
+        _derive(gauges, "told_s", "generation_rate", lambda rate: _told_s(gauges, engine.steps_told, rate))
     if row.ranks.get("generation", (AT_END,))[0] < AT_END:
         gauges.pop("generation_rate", None)  # a counter that moves while tokens come is better
     histograms = {name: _histogram(row, name) for name in row.buckets.keys() | (row.sums.keys() & row.counts.keys())}
     sleep, unread = _sleep_level(row.sleep), frozenset(row.unread)
     at_end = frozenset(name for name in counters if row.ranks[name][0] >= AT_END)
+    late = engine.late_gauges
     return RowSample(key, gauges, counters, histograms, reasons, row.config, sleep, row.role, unread, late, at_end)
+
+
+def _told_s(gauges: Mapping[str, float], steps: int, rate: float) -> float | None:
+    """How many seconds an engine that generates `rate` tokens/s takes for so many steps, each one token a request."""
+    tokens = steps * gauges.get("running", 0.0) * max(1.0, gauges.get("spec_length", 1.0))
+    return tokens / rate if rate > 0 else UNTOLD_S if tokens else None
 
 
 def _waiting(gauges: dict[str, float], row: _Row) -> dict[str, int]:

@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from llmtop.engines.page_record import Histogram, RowSample
 from llmtop.engines.quantiles import delta
@@ -26,6 +27,9 @@ RISE_S, RISE_POLLS, RISE_SURE = 15.0, 6, 0.95
 # what moves while an engine works and is no counter
 _PULSES = ("generation_rate", "pulse")
 _PROGRESS = ("generation", "prompt", "iterations", "preemptions", "requests", "diffusion_steps")
+_LIVE = ("generation", "iterations", "diffusion_steps")
+MISSED_TELLS = 1.5
+TELLS_SPANNED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +105,21 @@ class RowWindow:
     def stalled(self) -> bool:
         """Requests run or wait, and nothing of what could move has moved for long enough to say so."""
         could = any(value >= 0 for value in self._progress)
-        fine = all(self._step(value) <= 1.0 for value in self._progress)
-        patience = STALL_AFTER_S if fine else self.spans.latency_s
-        return could and self._still_polls >= STALL_AFTER_POLLS and self.still_s >= patience
+        return could and self._still_polls >= STALL_AFTER_POLLS and self.still_s >= self._patience_s()
+
+    def _patience_s(self) -> float:
+        """For how long an engine that works may show nothing of it: few digits, figures told seldom or only at ends."""
+        row = self._points[-1].row
+        told_s = MISSED_TELLS * row.gauges.get("told_s", 0.0)
+        coarse = any(self._step(value) > 1.0 for value in self._progress)
+        silent = bool(row.gauges.get("running")) and not self._tells_steps(row)
+        longest = self.spans.latency_s
+        return longest if coarse or silent else min(max(STALL_AFTER_S, told_s), longest)
+
+    def _tells_steps(self, row: RowSample) -> bool:
+        """Whether anything moves before a request ends."""
+        live = any(name in row.counters and name not in row.at_end for name in _LIVE)
+        return live or any(name in row.gauges for name in _PULSES)
 
     def _base(self, window_s: float | None = None) -> _Point | None:
         """The page about `window_s` before the newest one, or the oldest there is."""
@@ -188,10 +204,23 @@ class RowWindow:
         """A counter per second over the rate window; None where its digits, or requests that run, say nothing of it."""
         if self.waits_for_ends(signal):
             return self._rate_of_ended(signal)
+        told_s = self.gauge("told_s") if signal == "generation" else None
+        if told_s and (known := self._between_tells(signal, told_s)) is not None:
+            return known
         change = self._change(signal, self.span_for(signal))
         if change is None or change[1] <= 0 or self.too_coarse(signal, change[0]):
             return None
         return change[0] / change[1]
+
+    def _between_tells(self, signal: str, told_s: float) -> float | None:
+        """A counter that jumps every `told_s`: over whole jumps, since a window has one more or less by chance."""
+        newest = self._points[-1]
+        window_s = min(max(self.spans.rate_s, TELLS_SPANNED * told_s), self.spans.latency_s)
+        known = [(p.t, p.row.counters[signal]) for p in self._points if signal in p.row.counters]
+        jumps = [after for before, after in pairwise(known) if after[1] > before[1] and after[0] >= newest.t - window_s]
+        if len(jumps) < 2 or newest.t - jumps[-1][0] > MISSED_TELLS * told_s:
+            return None
+        return (jumps[-1][1] - jumps[0][1]) / (jumps[-1][0] - jumps[0][0])
 
     def waits_for_ends(self, signal: str) -> bool:
         """Whether a counter moves only when a request ends."""

@@ -105,6 +105,7 @@ class EngineEntry:
     shard_labels: tuple[str, ...] = ()
     needs: frozenset[str] = frozenset()  # signals without which its metrics are somebody else's
     digits: int | None = None
+    steps_told: int = 1  # its figures are new after so many steps of generation
     own_blocks: bool = False  # `num_gpu_blocks` is of one row, not of all
     late_gauges: bool = False  # they come with the first step: an engine that only counts is idle
     null_block: bool = False  # one block of the cache is never used

@@ -73,6 +73,7 @@ SGLANG = EngineEntry(
     ),
     row_labels=("dp_rank",),
     shard_labels=("pp_rank", "tp_rank", "moe_ep_rank", "moe_tp_rank", "attn_tp_rank", "attn_cp_rank"),
+    steps_told=40,  # --decode-log-interval
     door=Door(
         "/server_info",
         version=(("version",),),
