@@ -96,10 +96,17 @@ def test_files_of_a_run(truth: TruthServer, state: Path) -> None:
 def test_a_quick_sweep_stops_when_gains_end(truth: TruthServer) -> None:
     truth.script(ttft_s=0.001, itl_s=0.0, prefill_tok_s=2000.0)  # the prefill bounds everything: no gain from users
     levels = sweep(1, 2, 4, 8, prompts=8, size=(64, 2))
-    result, _ = play(plan(truth, *levels, adaptive=True), write=False)
+    result, _ = play(plan(truth, *levels, adaptive=True, slo={}), write=False)
     assert 2 <= len(result["levels"]) < 4
     assert result["notes"][-1].startswith("more users were not tried: ")
     assert result["directory"] is None
+
+
+def test_a_quick_sweep_climbs_on_while_its_limits_hold(truth: TruthServer) -> None:
+    truth.script(ttft_s=0.001, itl_s=0.0, prefill_tok_s=2000.0)
+    levels = sweep(1, 2, 4, 8, prompts=8, size=(64, 2))
+    result, _ = play(plan(truth, *levels, adaptive=True, slo={"ttft_p99": 60.0}), write=False)
+    assert [level["concurrency"] for level in result["levels"]] == [1, 2, 4, 8]
 
 
 def test_foreign_load_is_noticed(truth: TruthServer) -> None:
@@ -379,7 +386,8 @@ def test_a_busy_server_asks_again(truth: TruthServer) -> None:
 
 def test_ctrl_c_ends_the_load_and_keeps_what_there_is(truth: TruthServer) -> None:
     truth.script(ttft_s=0.01, itl_s=0.05)
-    args = (truth.url, "--yes", "--json", "--num-prompts", "8", "--random-output-len", "500", "--no-warm-up")
+    size = ("--max-concurrency", "1", "--num-prompts", "8", "--random-output-len", "500")
+    args = (truth.url, "--yes", "--json", *size, "--no-warm-up")
     process = subprocess.Popen(command(*args), stdout=subprocess.PIPE, text=True)
     until(lambda: truth.state()["requests"] == 2 and truth.state()["running"] == 1, 10.0)  # the first is preflight's
     process.send_signal(signal.SIGINT)
