@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 
+from fakes.served import Served
+
 Answer = tuple[int, bytes] | tuple[int, bytes, Mapping[str, str]]
 Page = bytes | Answer | Callable[[], bytes | Answer]
 
@@ -22,7 +24,7 @@ def free_port() -> int:
     return port
 
 
-class PageServer:
+class PageServer(Served):
     """Serves `pages` in order, the last one for ever; `side` holds the answers of other paths."""
 
     def __init__(
@@ -105,16 +107,11 @@ class PageServer:
         """When /metrics was asked for (monotonic)."""
         return [t for t, path, _ in self.requests if path == "/metrics"]
 
-    def __enter__(self) -> PageServer:
-        threading.Thread(target=self._httpd.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Die as a process does: the port closes and so do the open connections."""
-        self._httpd.shutdown()
-        self._httpd.server_close()
+        super().__exit__(kind, error, trace)
         for connection in list(self._connections):
             try:
                 connection.shutdown(socket.SHUT_RDWR)

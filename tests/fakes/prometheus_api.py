@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
+
+from fakes.served import Served
 
 LOOKBACK_S = 300.0
 Key = frozenset[tuple[str, str]]
@@ -30,7 +31,7 @@ class BadQuery(ValueError):
     """What Prometheus would not understand."""
 
 
-class FakePrometheus:
+class FakePrometheus(Served):
     """`now` is its clock; `trouble` is answered in place of everything."""
 
     def __init__(self, now: float | None = None, key: str | None = None) -> None:
@@ -140,16 +141,6 @@ class FakePrometheus:
             place = one.end()
         keys = [key for key in self._series if _fits(dict(key), matchers)]
         return keys, float(parsed[2]) if parsed[2] else None
-
-    def __enter__(self) -> FakePrometheus:
-        threading.Thread(target=self._httpd.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._httpd.shutdown()
-        self._httpd.server_close()
 
 
 def _fits(labels: Mapping[str, str], matchers: list[tuple[str, str, str]]) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
+
+from fakes.served import Served
 
 BOUNDS: Mapping[str, tuple[float, ...]] = {
     "time_to_first_token_seconds": (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0),
@@ -72,7 +72,7 @@ class _Server(ThreadingHTTPServer):
         """Whoever asked has hung up."""
 
 
-class Replicas:
+class Replicas(Served):
     """The pages over HTTP; a replica that is killed hangs up."""
 
     def __init__(self) -> None:
@@ -107,13 +107,3 @@ class Replicas:
     def url(self, number: int) -> str:
         """Where a replica can be asked without Prometheus."""
         return f"http://127.0.0.1:{self.port}/r/{number}"
-
-    def __enter__(self) -> Replicas:
-        threading.Thread(target=self._httpd.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._httpd.shutdown()
-        self._httpd.server_close()

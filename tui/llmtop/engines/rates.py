@@ -27,7 +27,8 @@ RISE_S, RISE_POLLS, RISE_SURE = 15.0, 6, 0.95
 # what moves while an engine works and is no counter
 _PULSES = ("generation_rate", "pulse")
 _PROGRESS = ("generation", "prompt", "iterations", "preemptions", "requests", "diffusion_steps")
-_LIVE = ("generation", "iterations", "diffusion_steps")
+_STEPS = ("generation", "iterations", "diffusion_steps")  # what moves before a request ends, where it is so counted
+# of the time that an engine takes to tell its figures anew: after so much it is late; a rate is over so many
 MISSED_TELLS = 1.5
 TELLS_SPANNED = 4
 
@@ -59,6 +60,12 @@ def _carried(old: RowSample, new: RowSample) -> RowSample:
         counters={**old.counters, **new.counters},
         histograms={**old.histograms, **new.histograms},
     )
+
+
+def _tells_steps(row: RowSample) -> bool:
+    """Whether anything moves before a request ends."""
+    counted = any(name in row.counters and name not in row.at_end for name in _STEPS)
+    return counted or any(name in row.gauges for name in _PULSES)
 
 
 class RowWindow:
@@ -112,14 +119,9 @@ class RowWindow:
         row = self._points[-1].row
         told_s = MISSED_TELLS * row.gauges.get("told_s", 0.0)
         coarse = any(self._step(value) > 1.0 for value in self._progress)
-        silent = bool(row.gauges.get("running")) and not self._tells_steps(row)
+        silent = bool(row.gauges.get("running")) and not _tells_steps(row)
         longest = self.spans.latency_s
         return longest if coarse or silent else min(max(STALL_AFTER_S, told_s), longest)
-
-    def _tells_steps(self, row: RowSample) -> bool:
-        """Whether anything moves before a request ends."""
-        live = any(name in row.counters and name not in row.at_end for name in _LIVE)
-        return live or any(name in row.gauges for name in _PULSES)
 
     def _base(self, window_s: float | None = None) -> _Point | None:
         """The page about `window_s` before the newest one, or the oldest there is."""

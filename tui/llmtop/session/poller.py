@@ -176,11 +176,11 @@ class Poller:
     @property
     def settled(self) -> bool:
         """Whether every server was polled twice and asked what it is, and the machine was read in full."""
+        if self._fleet is not None:
+            return self._fleet.settled
         watches, nodes = list(self._watches), self._nodes
         watched = {watch.target.url for watch in watches}
         found = all(node.settled and watched.issuperset(t.url for t in node.targets) for node in nodes)
-        if self._fleet is not None:
-            return self._fleet.settled
         polled = all(watch.settled or (watch.node is not None and not watch.node.up) for watch in watches)
         return self._machine.ready() and bool(watches or nodes) and found and polled
 
