@@ -92,7 +92,7 @@ def test_fifty_replicas_read_as_if_each_was_asked_and_a_dead_one_has_no_rates(tm
             tokens = read["rates"]["generation_tok_s"]
             assert tokens == pytest.approx(requests_s(number) * 100, rel=0.02)
             assert tokens == pytest.approx(asked["rates"]["generation_tok_s"], rel=0.03)
-            assert read["latency"]["ttft"]["mean_s"] == pytest.approx(0.29, rel=1e-6)
+            assert read["latency"]["ttft"]["mean_s"] == pytest.approx(0.257, rel=1e-6)
             edges = [read["latency"]["ttft"]["p50"][edge] for edge in ("low_s", "high_s")]
             assert edges == [0.06, 0.08]
             assert read["latency"]["queue"]["p95"]["bound"] == "<"

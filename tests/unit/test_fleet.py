@@ -81,7 +81,7 @@ async def test_the_first_refresh_has_all_figures_of_its_windows(scraped: Scraped
         assert view.rates.generation_tok_s == pytest.approx(replicas.requests_s(number) * 100, rel=1e-3)
         assert view.kv_usage == number / 20
         ttft = view.latency.ttft
-        assert ttft.mean_s == pytest.approx(0.29)
+        assert ttft.mean_s == pytest.approx(0.257)
         assert ttft.p95 is not None
         assert 0.25 < ttft.p95.value_s <= 2.5
         queue = view.latency.queue.p95
@@ -257,7 +257,7 @@ async def test_quantiles_are_read_for_what_is_on_screen_alone(scraped: Scraped) 
     views = await refresh(fleet)
     known = {url for url, view in views.items() if view.latency.ttft.p95 is not None}
     assert known == {"10.0.0.4:8000"}
-    assert all(view.latency.ttft.mean_s == pytest.approx(0.29) for view in views.values())  # exact, and cheap
+    assert all(view.latency.ttft.mean_s == pytest.approx(0.257) for view in views.values())  # exact, and cheap
     buckets = [query for query in scraped.prometheus.queries if "_bucket" in query]
     assert len(buckets) == 1
     assert "10\\\\.0\\\\.0\\\\.4:8000" in buckets[0]
@@ -344,7 +344,7 @@ async def test_models_add_up_their_replicas(scraped: Scraped) -> None:
     assert (qwen.model, qwen.replicas, qwen.healthy) == ("qwen", 3, 2)
     assert (qwen.kv_usage, qwen.kv_server) == (0.15, "http://10.0.0.3:8000")
     assert qwen.generation_tok_s == pytest.approx((3 + 5) * 100, rel=1e-3)
-    assert qwen.ttft_mean_s == pytest.approx(0.29)
+    assert qwen.ttft_mean_s == pytest.approx(0.257)
     await fleet.stop()
 
 
