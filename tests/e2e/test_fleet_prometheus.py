@@ -19,7 +19,7 @@ from fakes.pages import free_port
 from fakes.replicas import Replicas, requests_s
 from program import Program, once
 
-pytestmark = pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
+STORES = ("prometheus", "victoria-metrics")
 NUMBER, SCRAPE_S, DEAD = 50, 1, 7
 PATIENCE_S = 90.0
 
@@ -29,8 +29,8 @@ def instance(number: int) -> str:
 
 
 @contextmanager
-def prometheus(replicas: Replicas, folder: Path) -> Iterator[str]:
-    """Debian's Prometheus on a free port, once it has scraped everything for a window."""
+def store(name: str, replicas: Replicas, folder: Path) -> Iterator[str]:
+    """Debian's Prometheus or VictoriaMetrics on a free port, once it has scraped everything for a window."""
     targets = [
         {
             "targets": [f"127.0.0.1:{replicas.port}"],
@@ -43,19 +43,27 @@ def prometheus(replicas: Replicas, folder: Path) -> Iterator[str]:
         "scrape_configs": [{"job_name": "vllm", "static_configs": targets}],
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))
-    url = f"http://127.0.0.1:{free_port()}"
-    command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
-    process = subprocess.Popen(
-        [*command, f"--web.listen-address={url.removeprefix('http://')}", "--log.level=error"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    place = f"127.0.0.1:{free_port()}"
+    url = f"http://{place}"
+    flags = {
+        "prometheus": [
+            f"--config.file={folder}/prometheus.yml",
+            f"--storage.tsdb.path={folder}/data",
+            f"--web.listen-address={place}",
+        ],
+        "victoria-metrics": [
+            f"-promscrape.config={folder}/prometheus.yml",
+            f"-storageDataPath={folder}/data",
+            f"-httpListenAddr={place}",
+        ],
+    }
+    process = subprocess.Popen([name, *flags[name]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + PATIENCE_S
         while _scraped(url) < NUMBER:
-            assert time.monotonic() < deadline, "Prometheus did not scrape"
+            assert time.monotonic() < deadline, f"{name} did not scrape"
             with suppress(subprocess.TimeoutExpired):
-                raise AssertionError(f"Prometheus ended with {process.wait(0.2)}")
+                raise AssertionError(f"{name} ended with {process.wait(0.2)}")
         yield url
     finally:
         process.kill()
@@ -77,8 +85,11 @@ def by_instance(line: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {server["url"].removeprefix("http://"): server for server in line["servers"]}
 
 
-def test_fifty_replicas_read_as_if_each_was_asked_and_a_dead_one_has_no_rates(tmp_path: Path) -> None:
-    with Replicas() as replicas, prometheus(replicas, tmp_path) as url:
+@pytest.mark.parametrize("name", STORES)
+def test_fifty_replicas_read_as_if_each_was_asked_and_a_dead_one_has_no_rates(tmp_path: Path, name: str) -> None:
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed")
+    with Replicas() as replicas, store(name, replicas, tmp_path) as url:
         flags = ["--from-prometheus", url, "--select", 'job="vllm"']
         fleet = by_instance(json.loads(once(tmp_path, *flags, "--once", "--json").stdout))
         assert len(fleet) == NUMBER

@@ -37,6 +37,8 @@ class FakePrometheus(Served):
     def __init__(self, now: float | None = None, key: str | None = None) -> None:
         self.now = time.time() if now is None else now
         self.trouble: tuple[int, bytes] | None = None
+        self.whole_seconds = False  # tells its time as VictoriaMetrics does
+        self.errors: dict[Key, str] | None = {}  # of the last scrapes; None: targets are not told
         self.queries: list[str] = []
         self.headers: list[Mapping[str, str]] = []
         self._key = key
@@ -102,6 +104,9 @@ class FakePrometheus(Served):
             chosen = self._match(form.get("match[]", ["{}"])[0])[0]
             names = sorted({dict(key)["__name__"] for key in chosen})
             return 200, json.dumps({"status": "success", "data": names}).encode()
+        if path == "/api/v1/targets" and self.errors is not None:
+            targets = [{"labels": dict(labels), "lastError": error} for labels, error in self.errors.items()]
+            return 200, json.dumps({"status": "success", "data": {"activeTargets": targets}}).encode()
         if path != "/api/v1/query":
             return 404, b"404 page not found"
         query = form["query"][0]
@@ -112,6 +117,8 @@ class FakePrometheus(Served):
             return 400, json.dumps({"status": "error", "errorType": "bad_data", "error": str(error)}).encode()
 
     def _query(self, query: str) -> dict[str, Any]:
+        if query == "time()" and self.whole_seconds:
+            return {"resultType": "vector", "result": [{"metric": {}, "value": [int(self.now), str(self.now - 30)]}]}
         if query == "time()":
             return {"resultType": "scalar", "result": [self.now, str(self.now)]}
         found: dict[Key, dict[str, Any]] = {}

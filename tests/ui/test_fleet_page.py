@@ -26,7 +26,10 @@ def fleet_of(number: int) -> Snapshot:
     servers[-1] = replace(servers[-1], state=State.DOWN)
     servers[-2] = replace(servers[-2], waiting=9)
     return replace(
-        fakes.busy(), servers=tuple(servers), fleet=FleetView("http://prometheus:9090"), models=models(servers)
+        fakes.busy(),
+        servers=tuple(servers),
+        fleet=FleetView("http://prometheus:9090"),
+        models=models(servers, "http://prometheus:9090"),
     )
 
 

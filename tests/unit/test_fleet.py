@@ -122,6 +122,61 @@ async def test_no_rate_of_a_dead_replica_lives_on(scraped: Scraped) -> None:
     await fleet.stop()
 
 
+async def test_why_a_scrape_fails_is_told_where_prometheus_tells_it(scraped: Scraped) -> None:
+    fleet = scraped.fleet()
+    await refresh(fleet)
+    scraped.dead = {3, 4}
+    words = 'Get "http://10.0.0.3:8000/metrics": dial tcp 10.0.0.3:8000: connect: connection refused'
+    scraped.prometheus.errors = {frozenset(scraped.labels(3).items()): words, frozenset(scraped.labels(0).items()): ""}
+    scraped.until(scraped.prometheus.now + STEP_S)
+    views = await refresh(fleet)
+    assert (views["10.0.0.3:8000"].reason or "").startswith(
+        "Prometheus cannot scrape it: dial tcp 10.0.0.3:8000: connect: connection refused, last sample "
+    )
+    assert "up = 0" in (views["10.0.0.4:8000"].reason or "")
+    assert views["10.0.0.0:8000"].reason is None
+    scraped.dead = set()
+    scraped.until(scraped.prometheus.now + STEP_S)
+    assert {view.reason for view in (await refresh(fleet)).values()} == {None}
+    await fleet.stop()
+
+
+async def test_a_source_that_tells_no_targets_is_asked_for_them_once_a_minute(scraped: Scraped) -> None:
+    scraped.dead, scraped.prometheus.errors = {3}, None
+    scraped.until(scraped.prometheus.now + STEP_S)
+    fleet = scraped.fleet()
+    assert (await refresh(fleet))["10.0.0.3:8000"].state is State.DOWN
+    asked = fleet.view().requests
+    scraped.until(scraped.prometheus.now + STEP_S)
+    await refresh(fleet)
+    assert asked is not None
+    assert fleet.view().requests == asked - 4  # neither the clock, the names, the probe nor the targets
+    await fleet.stop()
+
+
+async def test_victoria_metrics_tells_its_time_in_whole_seconds_as_a_vector(scraped: Scraped) -> None:
+    scraped.prometheus.whole_seconds = True
+    fleet = scraped.fleet()
+    views = await refresh(fleet)
+    assert {view.state for view in views.values()} == {State.SERVING}
+    assert abs(fleet._clock - (scraped.prometheus.now - time.time())) < 2
+    await fleet.stop()
+
+
+async def test_what_comes_two_seconds_late_is_not_stale() -> None:
+    scraped = Scraped(1, step_s=1.0)
+    with scraped.prometheus:
+        scraped.until(scraped.prometheus.now)
+        fleet = scraped.fleet()
+        await refresh(fleet)
+        for late, state in ((4.0, State.SERVING), (6.5, State.STALE)):
+            scraped.prometheus.now = scraped._scraped + late
+            fleet._look_around_at = 0.0
+            (view,) = (await refresh(fleet)).values()
+            assert view.state is state, late
+        await fleet.stop()
+
+
 async def test_one_that_was_dead_before_we_came_is_there() -> None:
     scraped = Scraped(3)
     scraped.dead = {1}
@@ -236,6 +291,9 @@ async def test_where_nothing_is_to_be_had_one_row_says_why(
     (view,) = (await refresh(fleet)).values()
     assert view.state is state
     assert words in (view.reason or "")
+    told = fleet.view()
+    assert (told.scrape_interval_s, told.rate_window_s, told.latency_window_s) == (None, None, None)
+    assert models([view], told.source) == ()
     await fleet.stop()
 
 
@@ -339,7 +397,7 @@ async def test_models_add_up_their_replicas(scraped: Scraped) -> None:
     await refresh(fleet)
     scraped.dead = {5}
     scraped.until(scraped.prometheus.now + STEP_S)
-    llama, qwen = models((await refresh(fleet)).values())
+    llama, qwen = models((await refresh(fleet)).values(), "http://prometheus:9090")
     assert (llama.model, llama.replicas, llama.healthy, llama.running) == ("llama", 3, 3, 1 + 3 + 5)
     assert (qwen.model, qwen.replicas, qwen.healthy) == ("qwen", 3, 2)
     assert (qwen.kv_usage, qwen.kv_server) == (0.15, "http://10.0.0.3:8000")
@@ -379,6 +437,10 @@ def test_once_json_keeps_the_contract_and_the_key_goes_to_prometheus_alone(tmp_p
         ["--from-prometheus", "http://h:1", "127.0.0.1:8000"],
         ["--from-prometheus", "ftp://h"],
         ["--from-prometheus", "h:1", "--tenant", "a\nb"],
+        ["--from-prometheus", "h:1", "--select", "job="],
+        ["--from-prometheus", "h:1", "--select", "job=vllm"],
+        ["--from-prometheus", "h:1", "--select", 'up{job="x"}'],
+        ["--from-prometheus", "h:1", "--select", 'job="a" or job="b"'],
     ],
 )
 def test_what_cannot_be_meant_is_one_line(tmp_path: Path, flags: list[str]) -> None:

@@ -14,7 +14,7 @@ from llmtop.fleet.models import hurt
 
 def table(snapshot: Snapshot) -> str:
     """Everything a person wants to know at once, as lines."""
-    if snapshot.fleet is not None and snapshot.models:
+    if snapshot.fleet is not None:
         return "\n\n".join("\n".join(part) for part in _fleet(snapshot, snapshot.fleet))
     parts = [_server(server) for server in snapshot.servers] or [[first_steps(snapshot)]]
     parts += [[f"{snapshot.simulation}: no real server, no real machine"]] if snapshot.simulation else []
@@ -31,6 +31,13 @@ def _fleet(snapshot: Snapshot, fleet: FleetView) -> Iterator[list[str]]:
     chosen = f"  {{{fleet.select}}}" if fleet.select else ""
     windows = f"rates over {seconds(fleet.rate_window_s)}, latency over {seconds(fleet.latency_window_s)}"
     yield [f"{fleet.source}{chosen}  scraped every {seconds(fleet.scrape_interval_s)}, {windows}"]
+    if snapshot.models:
+        yield from _replicas(snapshot)
+        yield from [] if fleet.reason is None else [[f"  {fleet.reason}"]]
+    yield [_finding(f.level, f.text, f.evidence, f.advice) for f in snapshot.findings]
+
+
+def _replicas(snapshot: Snapshot) -> Iterator[list[str]]:
     names = [model.model or UNKNOWN for model in snapshot.models]
     wide = max(map(len, names))
     figures = f"{'KV':>8}{'running':>9}{'waiting':>9}{'tok/s':>10}{'TTFT mean':>11}"
@@ -44,18 +51,28 @@ def _fleet(snapshot: Snapshot, fleet: FleetView) -> Iterator[list[str]]:
     ]
     servers = sorted(snapshot.servers, key=hurt, reverse=True)
     called = [server.name or server.url.removeprefix("http://") for server in servers]
-    long = max(map(len, called))
+    long, states = max(map(len, called)), max(9, *(len(server.state) for server in servers))
+    headroom = {server.url: _headroom(snapshot, server) for server in servers}
+    told = any(value is not None for value in headroom.values())
     yield [
-        f"  {'replica':<{long}}  {'model':<{wide}}  {'state':<9}{figures}{'TTFT p95':>11}{'age':>6}",
+        f"  {'replica':<{long}}  {'model':<{wide}}  {'state':<{states}}{figures}{'TTFT p95':>11}"
+        + (f"{'headroom':>11}" if told else "")
+        + f"{'age':>6}",
         *(
-            f"  {name:<{long}}  {s.model or UNKNOWN:<{wide}}  {s.state:<9}{percent(s.kv_usage):>8}{count(s.running):>9}"
-            f"{count(s.waiting):>9}{rate(s.rates.generation_tok_s):>10}{seconds(s.latency.ttft.mean_s):>11}"
-            f"{quantile_text(s.latency.ttft.p95):>11}{duration(s.age_s):>6}"
+            f"  {name:<{long}}  {s.model or UNKNOWN:<{wide}}  {s.state:<{states}}{percent(s.kv_usage):>8}"
+            f"{count(s.running):>9}{count(s.waiting):>9}{rate(s.rates.generation_tok_s):>10}"
+            f"{seconds(s.latency.ttft.mean_s):>11}{quantile_text(s.latency.ttft.p95):>11}"
+            + (f"{bytes_text(headroom[s.url]):>11}" if told else "")
+            + f"{duration(s.age_s):>6}"
             for name, s in zip(called, servers, strict=True)
         ),
     ]
-    yield from [] if fleet.reason is None else [[f"  {fleet.reason}"]]
-    yield [_finding(f.level, f.text, f.evidence, f.advice) for f in snapshot.findings]
+
+
+def _headroom(snapshot: Snapshot, server: ServerView) -> int | None:
+    """What is left in the tightest pool of the machine that a replica runs on."""
+    here = (pool.headroom_bytes for pool in snapshot.pools if pool.node == server.node)
+    return min((left for left in here if left is not None), default=None)
 
 
 def _server(server: ServerView) -> list[str]:

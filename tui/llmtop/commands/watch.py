@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import re
 import signal
 import sys
 import threading
@@ -29,10 +30,13 @@ from llmtop.commands.common import (
     silence_stdout,
 )
 from llmtop.contract.settings import DEFAULT_PORT, FleetAddress, Settings, Target, UsageError, parse_target
+from llmtop.contract.units import clean
 
 if TYPE_CHECKING:
     from llmtop.contract.snapshot import Snapshot
 
+_QUOTED = r"(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`)"
+_MATCHER = rf"\s*([A-Za-z_][A-Za-z0-9_]*|{_QUOTED})\s*(=~|!~|!=|=)\s*{_QUOTED}\s*"
 ONCE_DEADLINE_S = 15.0
 PROMETHEUS_PORT, FLEET_INTERVAL_S = 9090, 5.0
 ONCE_INTERVAL_S = 5.0  # two polls must fit into the deadline
@@ -96,6 +100,8 @@ def _fleet(args: argparse.Namespace, settings: Settings) -> Settings:
     check_certificates((target,))
     (target,) = attach_key((target,), os.environ, args.api_key_env) if args.api_key_env else (target,)
     select = (args.select or "").strip().removeprefix("{").removesuffix("}").strip().rstrip(",")
+    if not re.fullmatch(rf"({_MATCHER}(,{_MATCHER})*)?", select):
+        raise UsageError(f'--select takes matchers such as \'job="vllm",pod=~"a.*"\', not {clean(args.select, 60)!r}')
     interval = settings.interval_s if args.interval is not None else max(settings.interval_s, FLEET_INTERVAL_S)
     return replace(settings, fleet=FleetAddress(target, select, args.tenant), interval_s=interval)
 

@@ -21,6 +21,7 @@ Trouble = Literal["refused", "timeout", "auth", "empty", "bad"]
 LIMIT = 64 * 2**20
 DEADLINE_S = 10.0
 _WORDS = 120
+_ASKED = re.compile(r'^(Get|error when scraping) "[^"]*": ')  # what was asked is known
 _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
 
 
@@ -63,7 +64,10 @@ class PrometheusApi:
     async def time(self) -> float:
         """The Unix time of its clock."""
         result = _result(await self._ask("/api/v1/query", {"query": "time()"}))
-        return _point(result)[0]
+        if isinstance(result, list) and result and isinstance(result[0], dict):  # VictoriaMetrics: a vector of one
+            result = result[0].get("value")
+        moment = _point(result)[0]
+        return moment if moment % 1 else moment + 0.5  # cut to whole seconds
 
     async def query(self, query: str) -> list[ScrapedSeries]:
         """The series of an instant query; those of a range selector have every sample as it was scraped."""
@@ -71,6 +75,15 @@ class PrometheusApi:
         if not isinstance(result, list):
             raise PrometheusError("bad", "the answer is not Prometheus'")
         return [_series(item) for item in result]
+
+    async def scrape_errors(self) -> dict[Labels, str]:
+        """Why the last scrape of a target failed, by its labels; empty where targets are not told (Thanos, Mimir)."""
+        try:
+            data = await self._ask("/api/v1/targets?state=active")
+        except PrometheusError:
+            return {}
+        targets = data.get("activeTargets") if isinstance(data, dict) else None
+        return dict(found for one in targets if (found := _scrape_error(one))) if isinstance(targets, list) else {}
 
     async def _ask(self, path: str, form: Mapping[str, str] | None = None) -> Any:
         self.requests += 1
@@ -114,7 +127,7 @@ def _data(answer: Answer) -> Any:
         return whole.get("data")
     if isinstance(whole, dict) and isinstance(whole.get("error"), str):
         raise PrometheusError("empty", f"Prometheus: {clean(whole['error'], _WORDS)}")
-    raise PrometheusError("empty", f"HTTP {answer.status} and no Prometheus API there: wrong port or path?")
+    raise PrometheusError("empty", f"HTTP {answer.status} and no Prometheus API there: is the address right?")
 
 
 def _result(data: Any) -> Any:
@@ -128,6 +141,14 @@ def _series(item: Any) -> ScrapedSeries:
         return ScrapedSeries(labels.pop("__name__", ""), tuple(sorted(labels.items())), tuple(map(_point, values)))
     except (TypeError, KeyError, AttributeError):
         raise PrometheusError("bad", "the answer is not Prometheus'") from None
+
+
+def _scrape_error(target: Any) -> tuple[Labels, str] | None:
+    labels, error = (target.get("labels"), target.get("lastError")) if isinstance(target, dict) else (None, None)
+    if not isinstance(labels, dict) or not isinstance(error, str) or not error:
+        return None
+    words = clean(_ASKED.sub("", error), _WORDS)
+    return tuple(sorted((str(name), str(value)) for name, value in labels.items())), words
 
 
 def _point(pair: Any) -> tuple[float, float]:

@@ -44,7 +44,8 @@ class Fleet:
         self._jobs: set[str] = set()
         self._instances: set[str] = set()
         self._up_selects = bool(self._select)  # the matchers fit `up` too
-        self._scrape_s = GUESSED_S
+        self._pace: float | None = None  # seconds between two scrapes, once they tell
+        self._reasons_at = 0.0  # when it may be asked again why scrapes fail
         self._clock = 0.0  # Prometheus' clock less ours
         self._look_around_at = self._due = 0.0
         self._last_good: float | None = None
@@ -103,17 +104,17 @@ class Fleet:
         return [ServerView(self._address.target.url, _STATES.get(error.kind, State.NO_ENGINE_METRICS), str(error))]
 
     def view(self) -> FleetView:
-        """The fleet as a whole."""
-        spans = spans_for(self._scrape_s)
+        """The fleet as a whole; before the first scrapes are known there is no window to tell of."""
+        spans = None if self._pace is None else spans_for(self._pace)
         age = None if self._last_good is None else max(0.0, time.time() - self._last_good)
         reason = None if self._trouble is None else str(self._trouble)
         url = self._address.target.url
         return FleetView(
             url,
             self._select or None,
-            self._scrape_s,
-            spans.rate_s,
-            spans.latency_s,
+            self._pace,
+            None if spans is None else spans.rate_s,
+            None if spans is None else spans.latency_s,
             self._asked,
             self._took,
             age,
@@ -124,6 +125,10 @@ class Fleet:
 
     def _now(self) -> float:
         return time.time() + self._clock
+
+    @property
+    def _scrape_s(self) -> float:
+        return self._pace or GUESSED_S
 
     @property
     def _reach(self) -> float:
@@ -139,6 +144,7 @@ class Fleet:
             await self._read()
             await self._read_machines()
             await self._read_closer()
+            await self._read_reasons(began)
             self._trouble, self._last_good = None, time.time()
         except PrometheusError as error:
             self._trouble = error
@@ -170,7 +176,7 @@ class Fleet:
             self._instances |= {told["instance"]} if "instance" in told else set()
             moments.setdefault(self._owners.of(series.labels), set()).update(t for t, _ in series.points)
         paces = [pace for times in moments.values() if (pace := scrape_interval(times)) is not None]
-        self._scrape_s = max(paces, default=self._scrape_s)
+        self._pace = max(paces, default=self._pace)
 
     async def _read(self) -> None:
         """Take what was scraped since the last time, of everything but buckets."""
@@ -193,6 +199,16 @@ class Fleet:
             if up.labels in self._replicas:
                 self._replicas[up.labels].told_up(up)
         self._replicas = {key: one for key, one in self._replicas.items() if now - one.seen < GONE_S + self._scrape_s}
+
+    async def _read_reasons(self, now: float) -> None:
+        """Ask why the scrapes of those that are down fail, where that is told."""
+        dead = [replica for replica in self._replicas.values() if replica.down and not replica.why]
+        if not dead or now < self._reasons_at:
+            return
+        self._reasons_at = now + LOOK_AROUND_S
+        errors = await self._api.scrape_errors()
+        for replica in dead:
+            replica.told_why(errors.get(replica.labels))
 
     async def _ups(self, reach: int) -> list[ScrapedSeries]:
         """`up` of what is selected; where the matchers are of other labels, of the jobs that serve models."""

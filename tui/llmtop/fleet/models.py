@@ -15,10 +15,15 @@ def hurt(server: ServerView) -> tuple[int, int, float, float]:
     return badness, server.waiting or 0, server.kv_usage or 0.0, server.latency.ttft.mean_s or 0.0
 
 
-def models(servers: Iterable[ServerView]) -> tuple[ModelView, ...]:
-    """The models of a fleet by name; what is down counts as a replica and adds nothing."""
+def models(servers: Iterable[ServerView], source: str) -> tuple[ModelView, ...]:
+    """The models of a fleet by name; what is down counts as a replica and adds nothing.
+
+    A row that stands for the whole source, since there is no replica, is none.
+    """
     by_model: dict[str, list[ServerView]] = {}
     for server in servers:
+        if server.url == source:
+            continue
         by_model.setdefault(server.model or "", []).append(server)
     return tuple(_model(name, by_model[name]) for name in sorted(by_model))
 

@@ -17,6 +17,7 @@ from llmtop.fleet.pages import PageMaker
 
 SCRAPES = 4  # that a window holds at least
 GUESSED_S = 15.0  # between two scrapes, where nothing tells
+DELAY_S = 5.0  # by which what was scraped may come late: VictoriaMetrics keeps it back for two
 GONE_S = 300.0  # what has said nothing for so long is no replica any more
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}")
 _NODE_LABELS = ("node", "nodename", "kubernetes_node", "hostname", "Hostname")
@@ -53,6 +54,7 @@ class Replica:
         self._latency: LatencySet | None = None
         self._latest = 0.0
         self._up: tuple[float, float] | None = None
+        self.why: str | None = None  # the last scrape failed
         self._viewed: tuple[float, ServerView] | None = None  # and when: hundreds cost what they cost
 
     @property
@@ -65,6 +67,11 @@ class Replica:
         """Whether the last scrape failed."""
         return self._up is not None and self._up[1] == 0.0 and self._up[0] >= self._latest
 
+    @property
+    def _patience(self) -> float:
+        """The interval by which it grows stale."""
+        return max(self.scrape_s, DELAY_S / STALE_AFTER_INTERVALS)
+
     def feed(self, series: Sequence[ScrapedSeries], now: float) -> None:
         """Take what was scraped since the last time."""
         for page in self._pages.pages(series, self._latest, now - self.scrape_s):
@@ -75,6 +82,11 @@ class Replica:
         """Take what `up` says."""
         before, self._up = self._up, max(series.points, default=self._up, key=lambda point: point[0])
         self._viewed = self._viewed if before is not None and self._up and before[1] == self._up[1] else None
+        self.why = self.why if self.down else None
+
+    def told_why(self, reason: str | None) -> None:
+        """Take why its scrapes fail, in Prometheus' words."""
+        self.why, self._viewed = reason, None
 
     def failed(self, failure: Failure, now: float) -> None:
         """Prometheus itself gave no answer."""
@@ -97,7 +109,7 @@ class Replica:
 
     def view(self, now: float) -> ServerView:
         """The server at a Unix time of Prometheus; without rates once it is not scraped any more."""
-        if self._viewed is not None and now - self._latest <= STALE_AFTER_INTERVALS * self.scrape_s and not self.down:
+        if self._viewed is not None and now - self._latest <= STALE_AFTER_INTERVALS * self._patience and not self.down:
             then, view = self._viewed
             up_s = None if view.up_s is None else view.up_s + now - then
             return replace(view, age_s=max(0.0, now - self._latest), up_s=up_s, node=self.node)
@@ -105,10 +117,10 @@ class Replica:
         return self._viewed[1]
 
     def _view(self, now: float) -> ServerView:
-        view = self._tracker.view(now, now, self.scrape_s)
+        view = self._tracker.view(now, now, self._patience)
         if self.down:
             last = f", last sample {duration(now - self._latest)} ago" if self._latest else ""
-            words = f"Prometheus cannot scrape it (up = 0){last}"
+            words = f"Prometheus cannot scrape it: {self.why or 'up = 0'}{last}"
             view = ServerView(
                 self.url, State.DOWN, words, view.engine, model=view.model, age_s=view.age_s, restarts=view.restarts
             )

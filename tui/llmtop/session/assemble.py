@@ -93,7 +93,7 @@ class Assembler:
             simulated=sample.host.simulated,
             nodes=place.nodes,
             fleet=fleet,
-            models=models(place.servers) if fleet is not None else (),
+            models=models(place.servers, fleet.source) if fleet is not None else (),
         )
         self._marks.clear()
         found_out = replace(snapshot, findings=self._findings.update(snapshot, t))
