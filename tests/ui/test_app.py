@@ -12,11 +12,12 @@ from textual.widgets import Input
 
 from cranked_app import Session, session
 from fakes.snapshots import ALL, BUSY_SERVER, GIB, NOON, busy, data_parallel, hostile, three_servers, unknown
-from llmtop.contract.settings import Settings
+from llmtop.contract.settings import FleetAddress, Settings, Target, parse_node, parse_target
 from llmtop.contract.snapshot import Device
 from llmtop.machine.sample import Dip, MachineSample, MemInfo
 from llmtop.ui.app import LlmtopApp
 from llmtop.ui.screens.dashboard import DashboardScreen
+from llmtop.ui.session import asking
 from llmtop.ui.source import Live
 from llmtop.ui.themes import THEMES
 from llmtop_widgets.linetable import LineTable
@@ -368,3 +369,21 @@ async def test_the_list_of_commands_closes_when_its_room_goes() -> None:
         await s.pilot.resize_terminal(10, 3)
         await s.press("pagedown", "pagedown")
         assert isinstance(s.app.screen, DashboardScreen)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (Settings(), "looking for model servers on this host"),
+        (Settings((parse_target("http://you:pass@gpu7:8000"),)), "asking gpu7:8000"),
+        (Settings((Target("http://a:1"), Target("http://b:2")), found=True), "looking for model servers on this host"),
+        (Settings((Target("http://a:1"),), (parse_node("ssh://me@box"),)), "asking a:1 and 1 more"),
+        (
+            Settings(fleet=FleetAddress(parse_target("https://me:pass@mimir/prom"))),
+            "asking Prometheus at https://mimir/prom",
+        ),
+    ],
+    ids=["found", "named", "discovered", "node", "fleet"],
+)
+def test_before_the_first_answer_it_says_who_is_asked(settings: Settings, words: str) -> None:
+    assert asking(settings) == words

@@ -13,9 +13,10 @@ from llmtop.session.history import History
 from llmtop.ui.panels.board import PANELS, Panel
 from llmtop.ui.panels.frame import header, page, share_rows
 from llmtop.ui.panels.machine import pool_parts
-from llmtop.ui.panels.server import quantile_span
+from llmtop.ui.panels.server import quantile_span, queue_chart
 from llmtop.ui.panels.verdict import verdict_line
 from llmtop.ui.panels.view import Scales, View
+from llmtop_widgets import glyphs
 from llmtop_widgets.linewidget import STYLE_NAMES
 from llmtop_widgets.text import plain, width
 
@@ -438,3 +439,19 @@ def test_no_size_is_too_small_for_a_page(panel: Panel | None) -> None:
         drawn = page(view, cells, rows, panel).lines
         assert len(drawn) <= rows, (cells, rows)
         assert all(width(line) <= cells for line in drawn), (cells, rows)
+
+
+def test_the_words_over_the_queue_wear_what_its_columns_wear() -> None:
+    view = view_of(busy(), 60)
+    styles = {span.text: span.style for content in queue_chart(view, 60, 8) for span in content}
+    assert (styles["running"], styles["waiting on top"]) == ("series1", "low")
+
+
+def test_without_colours_the_queue_tells_running_and_waiting_apart() -> None:
+    glyphs.use(glyphs.UNICODE, colours=False)
+    try:
+        text = "\n".join(map(plain, queue_chart(view_of(busy(), 60), 60, 8)))
+    finally:
+        glyphs.use(glyphs.UNICODE)
+    assert "requests: █ running, ▒ waiting on top" in text
+    assert "▒▒▒" in text.partition("\n")[2]

@@ -270,3 +270,9 @@ async def test_a_finished_load_test_announces_its_sweet_spot() -> None:
         s.app.post_message(LoadNews())
         await s.pilot.pause()
         assert "sweet spot: 16 users, 113 tok/s" in s.rows[0]
+
+
+def test_every_gauge_fills_with_the_figure_above_it() -> None:
+    pool = replace(UNIFIED_POOL, headroom_bytes=12 * GIB, total_bytes=120 * GIB)
+    shown = figures(view_of(replace(of_server(kv_usage=0.9), pools=(pool,))))
+    assert [figure.share for figure in shown[2:]] == [0.9, 0.1]  # much is used, and little is left

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmtop_widgets import ScaleKeeper, Span, chart_lines, nice_ceiling, plain, time_axis_line
+from llmtop_widgets import ScaleKeeper, Span, chart_lines, glyphs, nice_ceiling, plain, time_axis_line
+from llmtop_widgets.timechart import stacked_chart_lines
 
 
 def draw(values: list[float | None], width: int = 8, height: int = 1, **options: object) -> list[str]:
@@ -83,3 +84,14 @@ def test_the_scale_grows_at_once_and_shrinks_with_patience() -> None:
     assert [keeper.update(v) for v in (15, 15, 60, 15, 15)] == [100] * 5
     assert keeper.update(15) == 20
     assert keeper.update(0) == 20
+
+
+@pytest.mark.parametrize(("colours", "upper"), [(True, "█"), (False, "▒")])
+def test_without_colours_the_upper_of_two_series_is_shaded(colours: bool, upper: str) -> None:
+    glyphs.use(glyphs.UNICODE, colours=colours)
+    try:
+        drawn = stacked_chart_lines([2, 2], [0, 2], width=2, height=4, hi=4, styles=("series1", "low"))
+    finally:
+        glyphs.use(glyphs.UNICODE)
+    assert [plain(row) for row in drawn] == [f" {upper}", f" {upper}", "██", "██"]
+    assert drawn[0][-1].style == "low"

@@ -16,7 +16,7 @@ class Glyphs:
     bar_empty: str
     bar_unknown: str
     shades: tuple[str, ...]
-    """Fills for the parts of a stacked bar, told apart without colour."""
+    """Fills for the parts of a stacked bar, told apart without colour; the second also the upper of stacked series."""
     shade_free: str
     blocks: tuple[str, ...]
     """Nine levels of a chart cell, filled from the bottom: blank first, full last."""
@@ -133,6 +133,7 @@ ONE_CELL = frozenset(map(chr, (*range(0x20, 0x7F), *range(BRAILLE, BRAILLE + 256
 """Characters of which it is known without a table that they take one cell: ASCII and what the widgets draw with."""
 
 _current = UNICODE
+_colours = True
 
 
 def current() -> Glyphs:
@@ -140,7 +141,12 @@ def current() -> Glyphs:
     return _current
 
 
-def use(glyphs: Glyphs) -> None:
+def colours() -> bool:
+    """Whether colour tells things apart; where it does not, shades must."""
+    return _colours
+
+
+def use(glyphs: Glyphs, *, colours: bool = True) -> None:
     """Choose the set for the whole program; call it once, before anything is drawn."""
-    global _current
-    _current = glyphs
+    global _current, _colours
+    _current, _colours = glyphs, colours

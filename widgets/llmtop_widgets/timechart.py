@@ -104,7 +104,10 @@ def stacked_chart_lines(
     """Draw two series on top of each other: `lower` in the first style, `upper` above it in the second.
 
     Both are as long as the chart is wide; a cell in which both meet belongs to the one that fills more of it.
+    Without colours the cells of `upper` are shaded, whole ones.
     """
+    glyph = glyphs.current()
+    shaded = dict.fromkeys(map(ord, glyph.blocks[1:]), glyph.shades[1]) if not glyphs.colours() else {}
     total = [None if a is None else a + (b or 0.0) for a, b in zip(lower, upper, strict=True)]
     drawn = [plain(row) for row in chart_lines(total, width=width, height=height, hi=hi)]
     levels = [0.0 if a is None or hi <= 0 else min(a, hi) / hi * height for a in lower]
@@ -117,7 +120,8 @@ def stacked_chart_lines(
             continue
         runs = groupby(range(len(text)), key=lambda x: above[x] and levels[x] < bottom + 0.5)
         places = [(own, list(run)) for own, run in runs]
-        lines.append(tuple(Span(text[run[0] : run[-1] + 1], styles[own]) for own, run in places))
+        parts = ((text[run[0] : run[-1] + 1], own) for own, run in places)
+        lines.append(tuple(Span(part.translate(shaded) if own else part, styles[own]) for part, own in parts))
     return lines
 
 

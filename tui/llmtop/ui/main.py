@@ -43,8 +43,8 @@ def _prepare(settings: Settings) -> None:
         os.environ.setdefault("TEXTUAL_DISABLE_KITTY_KEY", "1")
     from llmtop_widgets import glyphs
 
-    if settings.ascii or needs_ascii():
-        glyphs.use(glyphs.ASCII)
+    plain = settings.ascii or needs_ascii()
+    glyphs.use(glyphs.ASCII if plain else glyphs.UNICODE, colours=not os.environ.get("NO_COLOR"))
 
 
 def _run(app: LlmtopApp) -> int:

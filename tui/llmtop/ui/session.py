@@ -36,6 +36,21 @@ SETTLED_S = 5.0
 REMEMBERED = 64  # servers of a fleet that have charts: of more only those that were opened
 
 
+def asking(settings: Settings) -> str:
+    """What goes on before the first snapshot; addresses have no login in them."""
+    if settings.fleet is not None:
+        return f"asking Prometheus at {_short(settings.fleet.target.url)}"
+    names = [_short(target.url) for target in settings.targets if not settings.found]
+    names += [f"{node.name} by ssh" for node in settings.nodes]
+    if not names:
+        return "looking for model servers on this host"
+    return f"asking {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+def _short(url: str) -> str:
+    return url.removeprefix("http://")
+
+
 class Session(RepaintingApp[None]):
     """The app without its keys: what has come in, what is selected, and the view of it."""
 
@@ -240,6 +255,7 @@ class Session(RepaintingApp[None]):
             recording=self._recording(),
             note=self._note or None,
             load=self._load_control.state if self._load_control is not None and self._load_control.running else None,
+            asking=asking(self.settings),
         )
 
     def _recording(self) -> str | None:

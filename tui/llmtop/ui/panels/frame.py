@@ -43,7 +43,7 @@ def header(view: View, cells: int) -> Line:
     if view.paused:
         marks.append(Span(" PAUSED ", "low"))
     if server is None:
-        words = "looking for model servers on this host" if view.snapshot is None else "no model server found"
+        words = view.asking if view.snapshot is None else "no model server found"
         return spread(line(Span(" llmtop", "accent"), Span(f"  {words}", "dim")), line(*marks, Span(" ")), cells)
     age = UNKNOWN if server.age_s is None else f"{server.age_s + view.age_s:.0f} s ago"
     right = line(*marks, Span(f" {age} ", "low" if server.state is State.STALE else "label"))

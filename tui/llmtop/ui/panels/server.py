@@ -5,6 +5,7 @@ from __future__ import annotations
 from llmtop.contract.snapshot import Latency, LatencySet, Quantile, ServerView
 from llmtop.contract.units import UNKNOWN, count, duration, hit_text, percent, rate, seconds, si
 from llmtop.ui.panels.view import Plot, View, chart, extremes, fact, framed, heading, pair, plot_size
+from llmtop_widgets import glyphs
 from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, fit_text, line
 from llmtop_widgets.timechart import braille_lines, stacked_chart_lines
@@ -86,9 +87,17 @@ def queue_chart(view: View, cells: int, rows: int) -> list[Line]:
         drawn = stacked_chart_lines(running, waiting, width=columns, height=height, hi=top, styles=("series1", "low"))
         most = max((value for value in waiting if value is not None), default=None)
         right = f"max {extremes(both, si)[4:]}, waiting {count(most)}"
-        return framed(drawn, "requests: running, waiting on top", right, (si(top), "0"), view, cells, rows)
+        return framed(drawn, _legend(), right, (si(top), "0"), view, cells, rows)
 
     return view.scales.once(f"{url}/queue", (running, waiting, top, cells, rows, view.step_s), draw)
+
+
+def _legend() -> Line:
+    """The title of the chart, whose words wear what their columns wear."""
+    glyph = glyphs.current()
+    signs = ("", "") if glyphs.colours() else (f"{glyph.blocks[-1]} ", f"{glyph.shades[1]} ")
+    running, waiting = Span(f"{signs[0]}running", "series1"), Span(f"{signs[1]}waiting on top", "low")
+    return line(Span("requests: ", "label"), running, Span(", ", "label"), waiting)
 
 
 def _queue_note(server: ServerView) -> str:

@@ -30,7 +30,8 @@ BIG = {"low": "bold low", "critical": "alarm"}  # "critical" is reverse video, w
 class Figure:
     """One number: what it is, its digits, digits of the usual width, its style, a word of state beside the label.
 
-    `share` (0..1) is what its gauge shows, None where there is nothing to compare it with; `note` says with what.
+    `share` (0..1) is what its gauge shows, the figure's own direction, None where there is nothing to compare it
+    with; `note` says with what.
     """
 
     label: str
@@ -175,8 +176,7 @@ def _headroom(pool: Pool | None) -> Figure:
     style = BIG.get(state or "", "value")
     left, total = (pool.headroom_bytes, pool.total_bytes) if pool else (None, None)
     note = f"of {gib(total)}, least {gib(pool.low_water_bytes)}" if pool else ""
-    taken = None if left is None or total is None else total - left
-    return Figure("headroom, GiB", of_size(left), "88.8", style, word, _share(taken, total), note)
+    return Figure("headroom, GiB", of_size(left), "88.8", style, word, _share(left, total), note)
 
 
 def best_grid(shown: Sequence[Figure], cells: int, rows: int) -> Grid:

@@ -52,7 +52,7 @@ def verdict(view: View) -> VerdictWords:
     """What a glance should tell of the selected server and its machine."""
     snapshot, server = view.snapshot, view.server
     if snapshot is None:
-        return VerdictWords("info", "LOOKING", "for model servers")
+        return VerdictWords("info", "LOOKING", view.asking.removeprefix("looking "))
     pool = tightest_pool(snapshot)
     if server is None:
         return VerdictWords("low", "NO SERVER", "none found on this host", "llmtop URL watches one elsewhere")

@@ -83,6 +83,7 @@ class View:
     note: str | None = None
     load: LoadState | None = None  # the load test that runs
     age_s: float = 0.0
+    asking: str = "looking for model servers"  # what goes on before the first snapshot
 
     @property
     def known(self) -> bool:
@@ -227,7 +228,7 @@ def plot_size(cells: int, rows: int) -> tuple[int, int]:
 
 def framed(
     lines: Sequence[Line],
-    title: str,
+    title: str | Line,
     right: str,
     ends: tuple[str, str],
     view: View,
@@ -243,7 +244,8 @@ def framed(
         drawn = [(Span(f"{labels.get(row, ''):>{gutter - 1}} ", "axis"), *content) for row, content in enumerate(drawn)]
     if rows < TITLED:
         return drawn
-    head = [spread(line(Span(title, "label")), line(Span(right, "label")), cells)]
+    told = line(Span(title, "label")) if isinstance(title, str) else title
+    head = [spread(told, line(Span(right, "label")), cells)]
     foot = [(Span(" " * gutter), *time_axis_line(columns, view.step_s))] if axis else []
     return [*head, *drawn, *foot]
 
