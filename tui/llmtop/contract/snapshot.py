@@ -118,6 +118,22 @@ class EngineRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerNode:
+    """One machine's part in a server that runs on several, with the least headroom and the devices it has there."""
+
+    node: str | None  # None where its machine is not read
+    rank: int | None = None  # 0 opens the port; None where the command line does not say
+    headless: bool = False  # opens no port
+    pid: int | None = None
+    headroom_bytes: int | None = None
+    pool: str | None = None  # the pool that has it
+    util: float | None = None  # the highest of its devices, 0..100
+    power_w: float | None = None  # of all its devices
+    rdma_rx_bytes_s: float | None = None  # over all rails of the machine
+    rdma_tx_bytes_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ServerView:
     """One watched server: what its page said, and what follows from its recent pages."""
 
@@ -178,6 +194,13 @@ class ServerView:
     node: str | None = None  # the machine it runs on; None when that is not known
     via: Literal["ssh"] | None = None  # its address is the node's, and ssh alone leads there
     health: str | None = None  # what is wrong with /health beside a good page
+    tensor_parallel: int | None = None  # as its command line says
+    pipeline_parallel: int | None = None
+    data_parallel: int | None = None
+    nodes_total: int | None = None  # on how many machines it says it runs; None for one
+    nodes: tuple[ServerNode, ...] = ()  # those, as far as they are seen; empty for one
+    headroom_bytes: int | None = None  # of the machine with the least, of a server on several
+    headroom_node: str | None = None
 
     @property
     def healthy(self) -> bool:
@@ -248,6 +271,8 @@ class Host:
     simulated: bool = False
     simulated_speed: float | None = None  # times the speed of the machine it imitates
     node: str | None = None
+    net_rx_bytes_s: float | None = None  # of its network cards; what RDMA moves is not among it
+    net_tx_bytes_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +287,39 @@ class Node:
     asked: bool = False  # shown though no watched server runs there
     age_s: float | None = None
     host: Host | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Killer:
+    """A program that kills when memory runs short, and the headroom at which it does."""
+
+    name: str
+    headroom_bytes: int | None = None  # None: it runs, and at what it kills is not known
+    basis: str | None = None
+    armed: bool | None = None  # whether its other condition (swap) holds too
+
+
+@dataclass(frozen=True, slots=True)
+class Rail:
+    """One port of an RDMA device, and what it moves per second over `window_s`."""
+
+    device: str
+    port: int = 1
+    node: str | None = None
+    netdev: str | None = None
+    cable: str | None = None  # rails with the same one share a physical port
+    state: Literal["active", "down"] | None = None
+    link_gbit: float | None = None  # as the port signals
+    pcie_gbit: float | None = None  # as its PCIe link can carry it
+    usable_gbit: float | None = None  # the lesser of the two
+    window_s: float | None = None
+    rx_bytes_s: float | None = None
+    tx_bytes_s: float | None = None
+    steadiness: float | None = None  # of the rates from reading to reading: the least by the most, 1 is the same
+    errors: Mapping[str, int] = field(default_factory=dict)  # by how much counters of errors grew over `errors_s`
+    errors_s: float | None = None
+    subnet: str | None = None  # of its netdev
+    peer: str | None = None  # "NODE DEVICE" at the other end of its cable, where two share a subnet
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +344,7 @@ class Pool:
     empty_in_s: float | None = None
     reason: str | None = None  # why the state is not ok
     node: str | None = None
+    killers: tuple[Killer, ...] = ()  # the one that strikes first is the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,6 +445,7 @@ class Snapshot:
     events: tuple[Event, ...] = ()
     fleet: FleetView | None = None
     models: tuple[ModelView, ...] = ()  # of a fleet
+    fabric: tuple[Rail, ...] = ()
 
     @property
     def simulation(self) -> str | None:
