@@ -88,6 +88,42 @@ def test_a_node_shows_its_servers_its_memory_and_its_gpu(tmp_path: Path, node: S
     node.wait_for_the_end()  # nothing stays behind
 
 
+@pytest.mark.parametrize("python", [True, False], ids=["python", "shell"])
+def test_two_models_on_one_gb10_share_a_pool_and_each_has_its_row(
+    tmp_path: Path, root: NodeRoot, server: PageServer, *, python: bool
+) -> None:
+    box = "0123456789abcdef" * 4
+    rows = ("4300, VLLM::Worker, 20480", "4400, VLLM::Worker, 10240", "77, python3, 2048", "78, steam, [N/A]")
+    for pid, parent, container in ((4300, 4242, ""), (4400, 4343, box), (77, 1, box)):
+        root.worker(pid, parent, container)
+    root.meminfo(MemAvailable=85 * 2**20)
+    node = Sshd(tmp_path / "node", root=root.root, python=python)
+    node.tool("nvidia-smi", nvidia_smi(GB10.format(util=96), app="\n".join(f"GPU-4e84, {row}" for row in rows)))
+    with PageServer([Engine().page]) as other:
+        root.serve(4343, other.port)
+        try:
+            with Program(tmp_path, node.url, "-d", "0.5", env=node.env) as program:
+                line = program.wait(_held_by_servers, "holders")
+        finally:
+            node.stop()
+    (pool,) = line["pools"]
+    first, second = f"http://spark-b:{server.port}", f"http://spark-b:{other.port}"
+    told = [(held["server"], held["container"], held["pids"], held["bytes"]) for held in pool["holders"]]
+    assert told == [
+        (first, None, [4300], 20 * 2**30),
+        (second, box[:12], [4400], 10 * 2**30),
+        (None, box[:12], [77], 2 * 2**30),
+        (None, None, [78], None),
+    ]
+    assert pool["used_bytes"] == 32 * 2**30 + pool["other_bytes"]
+    assert pool["holders_note"] == "the driver does not say what 1 of 4 processes hold: it is in other"
+
+
+def _held_by_servers(line: Line) -> bool:
+    told = [held for pool in line["pools"] for held in pool["holders"]]
+    return len([held for held in told if held["server"]]) == 2 and any(held["container"] for held in told)
+
+
 def _meminfo(root: Path) -> list[str]:
     return (root / "proc/meminfo").read_text().splitlines()
 

@@ -64,6 +64,13 @@ class NodeRoot:
         (self.root / f"proc/{pid}/fd").mkdir()
         (self.root / f"proc/{pid}/fd/3").symlink_to(f"socket:[7{pid}]")
 
+    def worker(self, pid: int, parent: int, container: str = "") -> None:
+        """A process that a server has started, or that runs in a container."""
+        self._put(f"proc/{pid}/cmdline", "VLLM::Worker\0")
+        self._put(f"proc/{pid}/stat", f"{pid} (VLLM::Worker) S {parent} 0 0")
+        self._put(f"proc/{pid}/cgroup", f"0::/system.slice/docker-{container}.scope\n" if container else "0::/\n")
+        self._network(str(pid), "")
+
     def meminfo(self, **kib: int) -> None:
         """Change lines of /proc/meminfo."""
         place = self.root / "proc/meminfo"

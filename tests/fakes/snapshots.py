@@ -12,6 +12,7 @@ from llmtop.contract.snapshot import (
     DeviceProcess,
     EngineRow,
     Finding,
+    Holder,
     Host,
     Latency,
     LatencySet,
@@ -102,6 +103,8 @@ UNIFIED_POOL = Pool(
     low_water_time=NOON - 600,
     basis="MemAvailable",
     state="ok",
+    holders=(Holder("gpt-oss-120b", URL, None, (4242,), 83 * GIB),),
+    other_bytes=int(96.3 * GIB) - 83 * GIB,
 )
 
 HOST = Host("spark-a", 12.0, int(119.6 * GIB), int(23.3 * GIB), 2 * GIB, 0.0, 0.4)

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from fakes.snapshots import ALL, BUSY_SERVER, GIB, busy, data_parallel, gh200, h200x8, idle, no_gpu, stale, unknown
-from llmtop.contract.snapshot import Event, Finding, Latency, LatencySet, Node, Quantile, ServerView, Snapshot
+from llmtop.contract.snapshot import Event, Finding, Holder, Latency, LatencySet, Node, Quantile, ServerView, Snapshot
 from llmtop.session.history import History
 from llmtop.ui.panels.board import PANELS, Panel
 from llmtop.ui.panels.frame import header, page, share_rows
-from llmtop.ui.panels.machine import pool_parts
+from llmtop.ui.panels.holders import pool_parts
 from llmtop.ui.panels.server import quantile_span, queue_chart
 from llmtop.ui.panels.verdict import verdict_line
 from llmtop.ui.panels.view import Scales, View
@@ -336,18 +336,14 @@ def test_the_parts_of_a_memory_bar_and_the_headroom_add_up(name: str) -> None:
     for pool in snapshot.pools:
         if pool.total_bytes is None or pool.headroom_bytes is None:
             continue
-        parts = pool_parts(pool, snapshot.devices)
-        held = sum(size for label, size, _ in parts if label != "cache")
+        held = sum(part.size for part in pool_parts(pool) if part.label != "cache")
         assert held + pool.headroom_bytes == pytest.approx(pool.total_bytes, abs=0.01 * GIB)
 
 
 def test_a_process_that_claims_more_than_is_used_does_not_burst_the_bar() -> None:
-    snapshot = busy()
-    greedy = replace(snapshot.devices[0].processes[0], memory_bytes=10**15)
-    device = replace(snapshot.devices[0], processes=(greedy,))
-    pool = snapshot.pools[0]
-    parts = pool_parts(pool, (device,))
-    assert sum(size for label, size, _ in parts if label != "cache") == pool.used_bytes
+    pool = replace(busy().pools[0], holders=(Holder("greedy", bytes=10**15), Holder("more", bytes=10**14)))
+    parts = pool_parts(pool)
+    assert sum(part.size for part in parts if part.label != "cache") == pytest.approx(pool.used_bytes)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, show: Show | None = None) -> int:
             models = [profile.load(machine) for machine in machines]
             lines = follow_file(log) if log else None
             targets = tuple(
-                Target(demo.url, max_num_seqs=model.engine.max_num_seqs)
+                Target(demo.url, max_num_seqs=model.engine.max_num_seqs, pid=demo.process.pid)
                 for demo, model in zip(demos, models, strict=True)
             )
             return watch(

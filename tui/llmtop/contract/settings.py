@@ -35,6 +35,7 @@ class Target:
     model: str | None = None  # of several behind one address, the one that is meant
     node: str | None = None  # the machine it runs on, where that is read by ssh
     via: str | None = None  # the Unix socket that ssh forwards to it
+    pid: int | None = None  # of the process that serves it, where that cannot be found by its command line
 
     def __post_init__(self) -> None:
         """Have the key or the password hidden wherever it comes back; a name alone is one too."""

@@ -323,6 +323,17 @@ class Rail:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds memory of a pool, a server or another program; `bytes` are the driver's, None where it does not say."""
+
+    name: str | None = None
+    server: str | None = None  # its URL
+    container: str | None = None
+    pids: tuple[int, ...] = ()
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Pool:
     """One pool of memory and what is left of it, with the formula in `basis`."""
 
@@ -345,6 +356,9 @@ class Pool:
     reason: str | None = None  # why the state is not ok
     node: str | None = None
     killers: tuple[Killer, ...] = ()  # the one that strikes first is the first
+    holders: tuple[Holder, ...] = ()  # of GPU memory, the largest first
+    other_bytes: int | None = None  # used, and of no process that the driver lists
+    holders_note: str | None = None  # why holders and other are not all of what is used, or not by whom
 
 
 @dataclass(frozen=True, slots=True)

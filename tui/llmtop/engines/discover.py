@@ -17,6 +17,7 @@ from llmtop.engines.registry import BY_NAME
 from llmtop.engines.registry.entry import EngineEntry
 from llmtop.engines.registry.silent import DEMO, OMLX
 from llmtop.machine.containers import Address, proxies, reachable, shares_network
+from llmtop.machine.owners import parent_of
 from llmtop.machine.tree import Folder
 
 _LARGEST_SETTINGS = 65536
@@ -62,7 +63,7 @@ def server_processes(procfs: Folder) -> list[ServerProcess]:
     found = {pid: match for pid, argv in running.items() if (match := _match(procfs, pid, argv, running.values()))}
     if not found:
         return []
-    parents = {pid: _parent(procfs, pid) for pid in running}
+    parents = {pid: parent_of(procfs, pid) for pid in running}
     forwarded = proxies(running.values())
     servers = (
         _describe(procfs, match, _family(match.pid, parents), forwarded)
@@ -143,13 +144,6 @@ def _streamed(place: Folder) -> str:
         return place.read_text("utf-8", "replace")
     except OSError:
         return ""
-
-
-def _parent(procfs: Folder, pid: int) -> int:
-    try:
-        return int((procfs / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def _above(pid: int, parents: Mapping[int, int]) -> Iterator[int]:

@@ -14,8 +14,10 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from llmtop.contract.units import clean
 from llmtop.machine.tree import Folder
 
 Address = tuple[str, int]
@@ -29,12 +31,13 @@ _NO_WAY_IN = ("127.", "0.", "10.0.2.100")  # the last is what slirp4netns gives 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What a container engine says: host addresses by inner port, its own address, and whose network it uses."""
+    """What a container engine says: its name, host addresses by inner port, its own address, whose network it uses."""
 
     ports: Mapping[int, Address] = field(default_factory=dict)
     address: str | None = None
     network_of: str | None = None
     host_network: bool = False
+    name: str | None = None
 
 
 class Inspector:
@@ -51,14 +54,28 @@ class Inspector:
         """What is known of a container; None while nothing is, and then it is asked for."""
         with self._lock:
             now = time.monotonic()
-            if container not in self._known and now >= self._asked.get(container, now):
-                self._asked[container] = now + _RETRY_S
-                worker = threading.Thread(target=self._ask, args=(container,), name="llmtop-inspect", daemon=True)
-                self._workers = [*filter(threading.Thread.is_alive, self._workers), worker]
-                worker.start()
+            worker = self._begin(container, now)
+            if worker is not None:
                 worker.join(self._patience_s)
                 self._patience_s = max(0.0, self._patience_s - (time.monotonic() - now))
             return self._known.get(container)
+
+    def name(self, container: str) -> str | None:
+        """What a container is called, as soon as that is known; waits for nothing."""
+        with self._lock:
+            self._begin(container, time.monotonic())
+            known = self._known.get(container)
+        return known.name if known is not None else None
+
+    def _begin(self, container: str, now: float) -> threading.Thread | None:
+        """Ask about a container, unless it is known or was asked for."""
+        if container in self._known or now < self._asked.get(container, now):
+            return None
+        self._asked[container] = now + _RETRY_S
+        worker = threading.Thread(target=self._ask, args=(container,), name="llmtop-inspect", daemon=True)
+        self._workers = [*filter(threading.Thread.is_alive, self._workers), worker]
+        worker.start()
+        return worker
 
     def pending(self) -> bool:
         """Whether an answer may still come."""
@@ -99,7 +116,8 @@ def _parsed(told: Any) -> Container:
         for binding in (bindings or ()) if protocol in ("", "tcp") else ():
             ports.setdefault(int(number), (_reached(binding.get("HostIp")), int(binding["HostPort"])))
     network_of = mode.removeprefix("container:") if mode.startswith("container:") else None
-    return Container(ports, address, network_of, mode == "host")
+    name = clean(str(told.get("Name") or "").lstrip("/")) or None
+    return Container(ports, address, network_of, mode == "host", name)
 
 
 def _reached(address: str | None) -> str:
@@ -136,7 +154,7 @@ def addresses(procfs: Folder, process: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_LOCAL.findall(_text(procfs / process / "net/fib_trie"))))
 
 
-def container_of(procfs: Folder, pid: int) -> str | None:
+def container_of(procfs: Folder, pid: int | str) -> str | None:
     """The id of the container a process runs in."""
     mounts = re.findall(r"/containers/[0-9a-f]{64}/", _text(procfs / str(pid) / "mountinfo"))
     found = _ID.findall(_text(procfs / str(pid) / "cgroup")) or _ID.findall("\n".join(mounts))
@@ -153,7 +171,8 @@ def reachable(procfs: Folder, pid: int, port: int, forwarded: Mapping[Address, A
     inside = (address for address in addresses(procfs, str(pid)) if address not in here)
     own = [address for address in inside if not address.startswith(_NO_WAY_IN)]
     published = (forwarded[address, port] for address in own if (address, port) in forwarded)
-    known = _told(container_of(procfs, pid), port) or next(published, None)
+    here_told = isinstance(procfs, Path)  # of another machine's containers nobody here knows
+    known = (_told(container_of(procfs, pid), port) if here_told else None) or next(published, None)
     if known is not None or INSPECTOR.pending():
         return known
     return next(((address, port) for address in own), None)

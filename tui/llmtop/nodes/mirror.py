@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from llmtop.contract.snapshot import Host
+from llmtop.contract.snapshot import Device, Host
 from llmtop.contract.units import clean
 from llmtop.engines.discover import ServerProcess, server_processes
 from llmtop.machine.headroom import MemoryMode, foreign, host_pool, is_unified, pool_key
+from llmtop.machine.holders import Owner
 from llmtop.machine.host import HostReader
+from llmtop.machine.owners import Owners
 from llmtop.machine.sample import Dip, MachineSample, MemInfo
 from llmtop.nodes.blocks import Block
 from llmtop.nodes.smi import Gpus
@@ -29,6 +31,7 @@ class Mirror:
         self._tree, self._gpus = StreamedTree(), Gpus(memory_mode)
         self._reader = HostReader(Path("/proc"), Path("/sys"), self._tree)
         self._host, self._mem, self._cdmm = Host(), MemInfo(), False
+        self._owners = Owners(self._tree.procfs)
         self._dips: dict[str, Dip] = {}
         self._foreign: str | None = None
         self._began: float | None = None
@@ -95,6 +98,10 @@ class Mirror:
         known = self._dips.get(key)
         if known is None or dip.headroom_bytes < known.headroom_bytes:
             self._dips[key] = dip
+
+    def owners(self, devices: Sequence[Device], servers: Mapping[int, str]) -> Mapping[int, Owner]:
+        """What the processes on the GPUs belong to."""
+        return self._owners.of(devices, servers)
 
     def gpus_settled(self, t: float) -> bool:
         """Whether it is known which GPUs there are, or that this is not to be known."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from llmtop.contract.settings import MemoryMode, NodeAddress, Target
 from llmtop.contract.snapshot import Device, SourceStatus
 from llmtop.engines.discover import ServerProcess
+from llmtop.machine.holders import used_by
 from llmtop.nodes.blocks import Block
 from llmtop.nodes.link import NodeLink
 from llmtop.nodes.mirror import Mirror
@@ -87,10 +88,11 @@ class RemoteNode:
             tried = SourceStatus(self.name, self._link.failures == 0, reason)
             return NodeReading(self.name, "down", reason, status=(tried,))
         age, sample = max(0.0, t - read_at), self._mirror.sample(t)
+        owners = self._mirror.owners(sample.devices, {held.pid: url for url, held in self._processes.items()})
         if self.up and age <= STALE_S:
-            return NodeReading(self.name, "ok", reason, age, sample, self._status(reason, age, t))
-        reason = reason or "no new reading"
-        return NodeReading(self.name, "stale", reason, age, sample, (SourceStatus(self.name, False, reason, age),))
+            return NodeReading(self.name, "ok", reason, age, sample, self._status(reason, age, t), owners)
+        reason, status = reason or "no new reading", SourceStatus(self.name, False, reason, age)
+        return NodeReading(self.name, "stale", reason, age, sample, (status,), owners)
 
     def _status(self, reason: str | None, age: float, t: float) -> tuple[SourceStatus, ...]:
         gpus = self._mirror.silent(t) or self._mirror.no_gpus
@@ -100,14 +102,13 @@ class RemoteNode:
             SourceStatus(f"nvidia-smi on {self.name}", gpus is None or missing, gpus, age),
         )
 
-    def devices_of(self, url: str, devices: Sequence[Device]) -> Sequence[Device]:
-        """The devices a server there uses: all of them for the only one, else those with its process."""
+    def devices_of(self, url: str, reading: NodeReading) -> Sequence[Device]:
+        """The devices a server there uses: all of them for the only one, else those with its processes."""
+        devices = reading.sample.devices if reading.sample is not None else ()
         working = [device for device in devices if device.state == "OK"]
         if len({*self._targets, *self._processes}) == 1:
             return working
-        process = self._processes.get(url)
-        pid = process.pid if process is not None else None
-        return [device for device in working if any(held.pid == pid for held in device.processes)]
+        return used_by(url, working, reading.owners)
 
     def _take(self, blocks: list[Block]) -> None:
         t = time.monotonic()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from llmtop.contract.snapshot import SourceStatus
+from llmtop.machine.holders import Owner
 from llmtop.machine.sample import MachineSample
 
 
@@ -19,3 +21,4 @@ class NodeReading:
     age_s: float | None = None
     sample: MachineSample | None = None
     status: tuple[SourceStatus, ...] = ()
+    owners: Mapping[int, Owner] = field(default_factory=dict)  # of the processes on its GPUs, by pid

@@ -111,6 +111,7 @@ class Processes:
     def __init__(self, tree: Tree, hint: str) -> None:
         self.tree, self.hint = tree, re.compile(hint, re.IGNORECASE)
         self.lines: dict[int, tuple[float, bytes]] = {}  # by pid: when it was first seen, and its command line
+        self.on_gpus: set[int] = set()
 
     def put(self, out: BlockWriter) -> None:
         pids = [int(name) for name in self.tree.names("proc") if name.isdigit()]
@@ -118,9 +119,13 @@ class Processes:
         self.lines = {pid: self.line(pid, now) for pid in pids}
         out.put("scan")
         servers = {pid: line for pid, (_, line) in self.lines.items() if line}
-        if not servers:
+        self.on_gpus.intersection_update(pids)
+        if not servers and not self.on_gpus:
             return
         parents = {pid: self.parent(pid) for pid in pids}
+        for pid in self.on_gpus:
+            out.put("file", f"proc/{pid}/stat", f"{pid} (-) S {parents[pid]}".encode())
+            out.put("file", f"proc/{pid}/cgroup", self.tree.read(f"proc/{pid}/cgroup") or b"")
         wanted = set(servers)
         for pid in pids:
             above = pid
@@ -134,7 +139,8 @@ class Processes:
             out.put("file", f"proc/{pid}/stat", f"{pid} (-) S {parents[pid]}".encode())
             out.put("file", f"proc/{pid}/cmdline", servers.get(pid) or b"-\0")
             self.put_network(out, pid)
-        self.put_network(out, "self")
+        if servers:
+            self.put_network(out, "self")
 
     def line(self, pid: int, now: float) -> tuple[float, bytes]:
         first, line = self.lines.get(pid, (now, b""))
@@ -196,6 +202,7 @@ class Smi:
         self.path = shutil.which("nvidia-smi", path=os.environ.get("PATH", "") + ":/usr/bin:/usr/lib/wsl/lib")
         self.process: subprocess.Popen[bytes] | None = None
         self.next, self.rest, self.rows, self.proved = 0.0, b"", 0, False
+        self.pids: set[int] = set()  # of processes, in rows that have them
         self.reason = None if self.path else "no nvidia-smi"
 
     def step(self, now: float) -> None:
@@ -223,6 +230,9 @@ class Smi:
             if self.kind == "gpu" and not self.proved and any(b"[N/A]" in line.split(b", ")[9] for line in good):
                 self.period = 1000  # memory is the host's, and read from there
             out.put(self.kind, self.fields, b"\n".join(good))
+            if self.kind == "apps":
+                pids = (line.split(b", ")[1] for line in good)
+                self.pids.update(int(pid) for pid in pids if pid.isdigit())
         if not data:
             self.ended(process, lines, now)
         elif not good and b"".join(lines).strip():
@@ -301,6 +311,7 @@ class NodeReader:
                 self.look(now)
                 fast = max(fast + FAST_S, now + FAST_S / 2)
             if now >= scan:
+                self.processes.on_gpus = self.apps.pids
                 self.processes.put(self.out)
                 scan = now + SCAN_S
             if now >= slow:

@@ -33,6 +33,11 @@ network() {
   file "proc/$1/net/fib_trie"
 }
 
+parent() {
+  above=$(sed 's/.*) [A-Za-z] \([0-9]*\) .*/\1/' "$root/proc/$1/stat" 2>/dev/null)
+  printf '%s' "${above:-0}"
+}
+
 processes() {
   put scan
   found=$(cd "$root/proc" && grep -liE "$HINT" [0-9]*/cmdline 2>/dev/null)
@@ -41,9 +46,8 @@ processes() {
   for path in $found; do
     pid=${path%/cmdline}
     [ "$pid" = "$$" ] && continue
-    parent=$(sed 's/.*) [A-Za-z] \([0-9]*\) .*/\1/' "$root/proc/$pid/stat" 2>/dev/null)
     put file "proc/$pid/stat"
-    printf '%s (-) S %s' "$pid" "${parent:-0}"
+    printf '%s (-) S %s' "$pid" "$(parent "$pid")"
     put file "proc/$pid/cmdline"
     tr '\000' '\n' <"$root/proc/$pid/cmdline" 2>/dev/null | mask | tr '\n' '\000'
     network "$pid"
@@ -58,7 +62,13 @@ gpus() {
     put gpu "$fields"
     printf '%s\n' "$rows"
     put apps "$apps"
-    $limit "$smi" "--query-compute-apps=$apps" --format=csv,noheader,nounits 2>/dev/null </dev/null
+    rows=$($limit "$smi" "--query-compute-apps=$apps" --format=csv,noheader,nounits 2>/dev/null </dev/null)
+    printf '%s\n' "$rows"
+    for pid in $(printf '%s\n' "$rows" | sed -n 's/^[^,]*, \([0-9][0-9]*\),.*/\1/p'); do
+      put file "proc/$pid/stat"
+      printf '%s (-) S %s' "$pid" "$(parent "$pid")"
+      file "proc/$pid/cgroup"
+    done
   else
     put smi gpu
     printf '%s' "${rows:-nvidia-smi does not answer}"

@@ -9,6 +9,7 @@ from llmtop.contract.snapshot import Device, FleetView, Mark, Pool, ServerView, 
 from llmtop.engines.limits import of_all
 from llmtop.fleet.models import models
 from llmtop.machine.headroom import LowWater, MemoryMode, PoolWatch, pools
+from llmtop.machine.holders import Owner, with_holders
 from llmtop.machine.sample import MachineSample
 from llmtop.nodes.reading import NodeReading
 from llmtop.session.energy import EnergyMeter
@@ -60,10 +61,12 @@ class Assembler:
         outputs: Sequence[SourceStatus] = (),
         remote: Sequence[NodeReading] = (),
         fleet: FleetView | None = None,
+        owners: Mapping[int, Owner] | None = None,
     ) -> Snapshot:
         """The snapshot at monotonic `t` and Unix `now`; `devices_of` maps server URLs to the devices they use.
 
-        `outputs` is what is wrong with the files that are written, `remote` what was read of other machines.
+        `outputs` is what is wrong with the files that are written, `remote` what was read of other machines, `owners`
+        are those of this machine's processes.
         """
         far = [(reading, reading.sample) for reading in remote if reading.sample is not None]
         self._energy.push((*sample.devices, *(device for _, read in far for device in read.devices)), now)
@@ -71,11 +74,14 @@ class Assembler:
         place = Places(views, sample.host, self._asked, remote)
         starts = {view.node for view in place.servers if view.state is State.STARTING}
         found = self._pools(sample, "", now, loading=place.name in starts)
-        here = [replace(pool, node=place.name) for pool in found]
+        names = {view.url: view.name or view.model for view in views}
+        here = [with_holders(replace(pool, node=place.name), sample.devices, owners or {}, names) for pool in found]
         devices = [(place.name, device) for device in sample.devices] if place.shown else []
         devices += [(reading.name, device) for reading, read in far for device in read.devices]
         there = [
-            pool for reading, read in far for pool in self._far_pools(reading, read, loading=reading.name in starts)
+            with_holders(pool, read.devices, reading.owners, names)
+            for reading, read in far
+            for pool in self._far_pools(reading, read, loading=reading.name in starts)
         ]
         snapshot = Snapshot(
             time=now,

@@ -17,16 +17,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from llmtop.contract.settings import DEFAULT_PORT, Settings, Target
 from llmtop.contract.snapshot import Mark, Snapshot
 from llmtop.engines.discover import server_processes
+from llmtop.machine.owners import Owners
 from llmtop.machine.source import MachineSource
 from llmtop.session.assemble import Assembler
 from llmtop.session.server_watch import ServerWatch, devices_of
 
 if TYPE_CHECKING:
-    from llmtop.contract.snapshot import Device
     from llmtop.fleet.fleet import Fleet
-    from llmtop.machine.sample import MachineSample
     from llmtop.nodes.node import RemoteNode
-    from llmtop.nodes.reading import NodeReading
     from llmtop.recording.exporter import Exporter
     from llmtop.recording.prometheus import PrometheusFile
     from llmtop.recording.write import Recorder
@@ -87,6 +85,7 @@ class Poller:
         self._watches: list[ServerWatch] = []
         self._nodes = _nodes(settings) if settings.nodes else ()
         self._fleet = _fleet(settings) if settings.fleet else None
+        self._owners = Owners(settings.procfs)
         self._assembler = Assembler(settings.memory, this_machine=settings.this_machine)
         self._recorder = self._new_recorder(settings.record) if settings.record else None
         self._textfile = _textfile(settings.prometheus_file) if settings.prometheus_file else None
@@ -311,15 +310,12 @@ class Poller:
         if self._fleet is not None:
             fleet = self._fleet
             return self._assembler.build(fleet.views(), sample, t, now, {}, trouble, fleet.machines, fleet=fleet.view())
-        return self._assembler.build(views, sample, t, now, self._owned(sample, remote), trouble, remote)
-
-    def _owned(self, sample: MachineSample, remote: Sequence[NodeReading]) -> dict[str, Sequence[Device]]:
-        """The devices that each server uses, on the machine it runs on."""
-        owned = devices_of(self._watches, sample.devices)
+        here = {watch.pid or watch.target.pid or 0: watch.target.url for watch in self._watches if watch.node is None}
+        owners = self._owners.of(sample.devices, here)
+        owned = devices_of(self._watches, sample.devices, owners)
         for node, reading in zip(self._nodes, remote, strict=True):
-            there = reading.sample.devices if reading.sample is not None else ()
-            owned |= {target.url: node.devices_of(target.url, there) for target in node.targets}
-        return owned
+            owned |= {target.url: node.devices_of(target.url, reading) for target in node.targets}
+        return self._assembler.build(views, sample, t, now, owned, trouble, remote, owners=owners)
 
     def _nobody_there(self, watch: ServerWatch) -> bool:
         """The default port is tried on the quiet: it is no server until something has answered there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from llmtop.contract.snapshot import Device, ServerView
 from llmtop.engines.discover import ServerProcess, is_here, process_of
 from llmtop.engines.page_record import Page
 from llmtop.engines.tracker import Failure, ServerTracker
+from llmtop.machine.holders import Owner, used_by
 
 if TYPE_CHECKING:
     from llmtop.nodes.node import RemoteNode
@@ -200,23 +201,12 @@ class ServerWatch:
             self._task.cancel()
 
 
-def devices_of(watches: Iterable[ServerWatch], devices: Sequence[Device]) -> dict[str, Sequence[Device]]:
+def devices_of(
+    watches: Iterable[ServerWatch], devices: Sequence[Device], owners: Mapping[int, Owner]
+) -> dict[str, Sequence[Device]]:
     """The devices each local server uses: all of them for the only server, else those with its processes."""
     local = [watch for watch in watches if watch.local and not watch.refused]
     working = [device for device in devices if device.state == "OK" and device.mig is None]
     if len(local) == 1:
         return {local[0].target.url: working}
-    owned: dict[str, Sequence[Device]] = {}
-    for watch in local:
-        pids = _family(watch.pid) if watch.pid else set()
-        owned[watch.target.url] = [d for d in working if any(process.pid in pids for process in d.processes)]
-    return owned
-
-
-def _family(pid: int) -> set[int]:
-    import psutil
-
-    try:
-        return {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
-    except psutil.Error:
-        return {pid}
+    return {watch.target.url: used_by(watch.target.url, working, owners) for watch in local}

@@ -13,7 +13,7 @@ from llmtop_widgets.text import Line, beside
 Draw = Callable[[View, int, int], list[Line]]
 FACTS_CELLS, FACTS_ROWS = 76, 14
 LEAST_BESIDE = 120  # cells from which the words stand beside the figures
-LEAST_CHART = 8
+LEAST_CHART, LEAST_BELOW = 8, 5  # rows; the second below details
 GAP = 3
 
 
@@ -27,6 +27,7 @@ class Panel:
     facts: Draw
     chart: Draw | None
     terms: tuple[Term, ...]
+    details: Callable[[View, int], list[Line]] | None = None  # what stands below the figures on the whole screen
 
     def lines(self, view: View, cells: int, rows: int) -> list[Line]:
         """The panel in at most `rows` rows."""
@@ -40,19 +41,24 @@ class Panel:
             return [*lines, (), *self._words(cells)][:rows]
         if cells >= LEAST_BESIDE:
             right = cells - FACTS_CELLS - GAP
-            facts = self.facts(view, FACTS_CELLS, FACTS_ROWS)
+            facts = self._figures(view, FACTS_CELLS)
             top = beside([(facts, FACTS_CELLS), (self._words(right), right)], GAP)
             return [*top, (), *self.chart(view, cells, rows - len(top) - 1)][:rows]
-        facts, words = self.facts(view, cells, FACTS_ROWS), self._words(cells)
-        room = max(LEAST_CHART, rows - len(facts) - 2 - len(words))
+        facts, words = self._figures(view, cells), self._words(cells)
+        least = LEAST_BELOW if self.details else LEAST_CHART
+        room = max(least, rows - len(facts) - 2 - len(words))
         return [*facts, (), *self.chart(view, cells, room), (), *words][:rows]
+
+    def _figures(self, view: View, cells: int) -> list[Line]:
+        facts = self.facts(view, cells, FACTS_ROWS)
+        return [*facts, (), *self.details(view, cells)] if self.details else facts
 
     def _words(self, cells: int) -> list[Line]:
         return [heading("What it means", cells), *explained(self.terms, cells)]
 
 
 KV = Panel("1", "KV cache", 6, server.kv_facts, server.kv_chart, glossary.KV)
-MEMORY = Panel("2", "Memory", 6, machine.memory_facts, machine.memory_chart, glossary.MEMORY)
+MEMORY = Panel("2", "Memory", 6, machine.memory_facts, machine.memory_chart, glossary.MEMORY, machine.held_lines)
 QUEUE = Panel("3", "Queue", 4, server.queue_facts, server.queue_chart, glossary.QUEUE)
 THROUGHPUT = Panel("4", "Throughput", 4, server.throughput_facts, server.throughput_chart, glossary.THROUGHPUT)
 LATENCY = Panel("5", "Latency", 6, server.latency_facts, server.latency_chart, glossary.LATENCY)

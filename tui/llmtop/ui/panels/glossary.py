@@ -38,6 +38,7 @@ MEMORY = (
     Term("low-water", "least headroom since the start or the last mark, sampled ten times a second"),
     Term("CUDA sees", "what an allocation finds on unified memory before the page cache gives way", "MemFree"),
     Term("cache gives back", "page cache that makes way for a process, not always for CUDA", "MemAvailable − MemFree"),
+    Term("other", "used, and held by no process that the driver lists", "used − Σ processes"),
 )
 QUEUE = (
     Term("running", "requests in the batch; of: the most at once (--max-num-seqs)"),

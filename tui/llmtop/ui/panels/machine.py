@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from llmtop.contract.snapshot import Device, Host, Pool, ServerView, Snapshot
 from llmtop.contract.units import UNKNOWN, duration, gib
 from llmtop.session.history import device_series, pool_series
+from llmtop.ui.panels.holders import holder_lines, legend, pool_parts
 from llmtop.ui.panels.view import LEVEL_STYLE, Plot, View, chart, chart_of, fact, heading, pair
-from llmtop_widgets.stackedbar import shade, stacked_line
+from llmtop_widgets.stackedbar import stacked_line
 from llmtop_widgets.text import Line, Span, line, spread, width, wrap
 
-PARTS = ("series1", "series3", "series4", "axis")
-Part = tuple[str, float, str]
+LEAST_CHART = 5  # rows that are left below the lines of the holders
 
 
 def memory_facts(view: View, cells: int, rows: int) -> list[Line]:
@@ -29,7 +28,10 @@ def memory_facts(view: View, cells: int, rows: int) -> list[Line]:
     for place, pool in enumerate(shown):
         if place:
             lines.append(heading("", cells, pool.name))
-        lines += _pool_lines(pool, view, cells)
+        lines += _pool_lines(pool, cells)
+    held = holder_lines(tight, cells)
+    if len(tight.holders) > 1 and len(lines) + len(held) + LEAST_CHART <= rows:
+        lines += held
     return lines
 
 
@@ -90,7 +92,7 @@ def _tightness(pool: Pool) -> tuple[int, float]:
     return (order if order < 2 else 2, share + (1.0 if pool.kind == "lpddr" else 0.0))
 
 
-def _pool_lines(pool: Pool, view: View, cells: int) -> list[Line]:
+def _pool_lines(pool: Pool, cells: int) -> list[Line]:
     word = (pool.state or UNKNOWN).upper()
     style = LEVEL_STYLE.get(pool.state or "", "dim")
     head = line(
@@ -98,8 +100,8 @@ def _pool_lines(pool: Pool, view: View, cells: int) -> list[Line]:
         Span(gib(pool.headroom_bytes), "bold"),
         Span(f" of {gib(pool.total_bytes)} GiB", "label"),
     )
-    parts = pool_parts(pool, view.snapshot.devices if view.snapshot else ())
-    bar = stacked_line([(size, style) for _, size, style in parts], pool.total_bytes, cells)
+    parts = pool_parts(pool)
+    bar = stacked_line([(part.size, part.style) for part in parts], pool.total_bytes, cells)
     lines = [pair(head, line(Span(f" {word} ", style)), cells), bar, _low_water(pool, cells)]
     if pool.kind == "unified":
         sees = fact("CUDA sees", gib(pool.cuda_free_bytes), "value")
@@ -107,7 +109,7 @@ def _pool_lines(pool: Pool, view: View, cells: int) -> list[Line]:
     elif pool.kind == "hbm" and pool.reclaimable_bytes:
         lines.append(fact("page cache in HBM", gib(pool.reclaimable_bytes), "value"))
     if pool.kind != "lpddr":
-        lines.append(_legend(parts))
+        lines.append(legend(parts, cells))
     return lines
 
 
@@ -118,39 +120,15 @@ def _low_water(pool: Pool, cells: int) -> Line:
     return pair(low, fact("", f"-{gib(falling)}/s", "low") if falling else line(), cells)
 
 
-def pool_parts(pool: Pool, devices: Sequence[Device]) -> list[Part]:
-    """(label, bytes, style) of what is used; what is left of the total is headroom.
-
-    Processes are the driver's figures; "other" is what no process of them owns.
-    """
-    used = pool.used_bytes
-    if used is None:
-        return []
-    owner = next((device for device in devices if device.uuid == pool.device), None)
-    if owner is None and pool.kind == "unified":
-        owner = next((device for device in devices if device.unified), None)
-    sizes = [process.memory_bytes for process in owner.processes] if owner else []
-    known = [size for size in sizes if size is not None]
-    engine = min(sum(known), used) if known and len(known) == len(sizes) else None
-    parts: list[Part] = []
-    if engine is not None and pool.kind in ("hbm", "unified"):
-        parts = [("processes", engine, PARTS[0]), ("other", used - engine, PARTS[1])]
-    else:
-        parts = [("used", used, PARTS[0])]
-    if pool.reserved_bytes:
-        parts.append(("driver", pool.reserved_bytes, PARTS[2]))
-    if pool.kind == "unified" and pool.reclaimable_bytes:
-        parts.append(("cache", min(pool.reclaimable_bytes, pool.headroom_bytes or 0), PARTS[3]))
-    return parts
-
-
-def _legend(parts: list[Part]) -> Line:
-    spans: list[Span] = []
-    for place, (label, size, style) in enumerate(parts):
-        if label == "cache":
-            continue
-        spans += [Span(shade(place), style), Span(f" {label} ", "label"), Span(f"{gib(size)}  ", "value")]
-    return line(*spans)
+def held_lines(view: View, cells: int) -> list[Line]:
+    """Who holds each pool that models live in."""
+    pools = _device_pools(view.snapshot)
+    lines: list[Line] = []
+    for pool in pools:
+        held = holder_lines(pool, cells)
+        title = [line(Span(_place(view, pool.node) + pool.name, "bold"))] if len(pools) > 1 and held else []
+        lines += [*title, *held]
+    return lines
 
 
 def gpu_facts(view: View, cells: int, rows: int) -> list[Line]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from llmtop.contract.snapshot import Pool
-from llmtop.ui.panels.machine import Part
 from llmtop.warmup.evidence import GIB
 from llmtop.warmup.forecast import before_weights
 from llmtop.warmup.phrases import PHASES
@@ -13,6 +12,8 @@ from llmtop.warmup.startup import Startup
 from llmtop_widgets import glyphs
 from llmtop_widgets.stackedbar import shade, stacked_line
 from llmtop_widgets.text import Line, Span, flow, line
+
+Part = tuple[str, float, str]
 
 
 def memory_lines(report: Report, pool: Pool | None, readings: Readings, cells: int, *, legend: bool) -> list[Line]:
