@@ -64,7 +64,7 @@ def serves(line: Line) -> bool:
 
 
 def test_a_node_shows_its_servers_its_memory_and_its_gpu(tmp_path: Path, node: Sshd, server: PageServer) -> None:
-    node.tool("nvidia-smi", nvidia_smi(GB10.format(util=96), app="GPU-4e84, 4242, VLLM::EngineCore, 102625"))
+    node.tool("nvidia-smi", nvidia_smi(GB10.format(util=96), app="GPU-4e84, 4242, VLLM::EngineCore, 4096"))
     code, line = seen(tmp_path, node)
     assert code == 0
     (shown,) = line["servers"]
@@ -80,7 +80,7 @@ def test_a_node_shows_its_servers_its_memory_and_its_gpu(tmp_path: Path, node: S
     assert (gpu["name"], gpu["node"], gpu["util"], gpu["memory"], gpu["power_limit_w"], gpu["unified"]) == (
         *("NVIDIA GB10", "spark-b", 96.0, None, None, True),
     )
-    assert gpu["processes"] == [{"pid": 4242, "name": "VLLM::EngineCore", "memory_bytes": 102625 * 2**20}]
+    assert gpu["processes"] == [{"pid": 4242, "name": "VLLM::EngineCore", "memory_bytes": 4096 * 2**20}]
     assert [(n["name"], n["local"], n["state"], n["host"]["name"]) for n in line["nodes"]] == [
         ("spark-b", False, "ok", "gx10-b")
     ]
@@ -138,6 +138,21 @@ def test_a_shell_is_enough_on_a_node_without_python(tmp_path: Path, root: NodeRo
     assert (code, line["servers"][0]["node"], line["servers"][0]["state"]) == (0, "spark-b", "SERVING")
     assert (line["pools"][0]["name"], line["devices"][0]["util"]) == ("GB10 unified", 96.0)
     assert line["devices"][0]["processes"][0]["memory_bytes"] == 2**30
+
+
+@pytest.mark.parametrize("python", [True, False])
+def test_memory_of_a_container_is_not_that_of_its_machine(tmp_path: Path, root: NodeRoot, python: bool) -> None:
+    mounts = "21 1 0:5 / /proc rw - proc proc rw\n22 1 0:6 / /proc/meminfo rw - fuse.lxcfs lxcfs rw\n"
+    (root.root / "proc/self/mountinfo").write_text(mounts)
+    node = Sshd(tmp_path / "node", root=root.root, python=python)
+    try:
+        node.tool("nvidia-smi", nvidia_smi(GB10.format(util=96), app="GPU-4e84, 4242, python3, 1024"))
+        _, line = seen(tmp_path, node)
+    finally:
+        node.stop()
+    (pool,) = line["pools"]
+    assert (pool["headroom_bytes"], pool["state"]) == (None, None)
+    assert pool["reason"] == "fuse.lxcfs is mounted over /proc/meminfo"
 
 
 def test_memory_of_its_own_and_an_old_nvidia_smi(tmp_path: Path, node: Sshd, server: PageServer) -> None:

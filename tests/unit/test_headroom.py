@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from llmtop.contract.snapshot import Device, DeviceMemory, DeviceProcess, Host, Pool
-from llmtop.machine.headroom import LowWater, MemoryMode, PoolWatch, device_key, pool_key, pools
+from llmtop.machine.headroom import IN_DOUBT, NOT_OURS, LowWater, MemoryMode, PoolWatch, device_key, pool_key, pools
 from llmtop.machine.host import HostReader
 from llmtop.machine.sample import Dip, MachineSample, MemInfo, NodeMem
+from llmtop.machine.suspicion import Suspicion
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/host"
 GIB = 2**30
@@ -139,6 +140,8 @@ NODE = {0: NodeMem(122 * GIB, 2 * GIB, 20 * GIB, True)}
         (replace(LXCFS, nodes=NODE), GB10, "the NUMA nodes have 122.0 GiB"),
         (LXCFS, replace(GB10, memory=memory(120 * GIB, 90 * GIB)), "the GPU's driver has 120.0 GiB"),
         (replace(LXCFS, foreign="GPU processes hold 85.1 GiB"), GB10, "GPU processes hold 85.1 GiB"),
+        (MemInfo(96 * GIB, 2 * GIB, 4 * GIB), holds(GB10, 85 * GIB), "a GB10 has 128 GB, more than the 96.0 GiB"),
+        (MemInfo(122 * GIB, 2 * GIB, 4 * GIB, mounted="fuse.lxcfs"), GB10, "fuse.lxcfs is mounted over /proc/meminfo"),
     ],
 )
 def test_headroom_is_unknown_where_meminfo_is_a_containers(mem: MemInfo, device: Device, reason: str) -> None:
@@ -160,6 +163,38 @@ def test_a_low_read_before_meminfo_was_known_to_be_a_containers_is_forgotten() -
     assert (pool.low_water_bytes, pool.low_water_time) == (None, None)
 
 
+THOR = replace(GB10, name="NVIDIA Thor")
+SUM = MemInfo(96 * GIB, 88 * GIB, 94 * GIB)  # a container's limit, above what GPU processes hold
+SOUND = MemInfo(122 * GIB, 2 * GIB, 20 * GIB)
+
+
+def test_memory_that_a_gpu_holds_cannot_be_available_too() -> None:
+    suspicion, watch, device = Suspicion(), PoolWatch(), holds(THOR, 85 * GIB)
+    for t, headroom, basis in ((1.0, 94 * GIB, IN_DOUBT), (5.9, 94 * GIB, IN_DOUBT), (6.0, None, NOT_OURS)):
+        mem = suspicion.judge(SUM, (device,), t)
+        (pool,) = watch.update(pools(MachineSample(t, mem=mem, devices=(device,))), Host(), t)
+        assert (pool.headroom_bytes, pool.state) == (headroom, None)
+        assert basis in (pool.basis or "")
+        assert pool.reason == "GPU processes hold 85.0 GiB, yet /proc/meminfo has 94.0 of 96.0 GiB available"
+    assert suspicion.judge(SUM, (THOR,), 9.0).foreign is not None  # the process ended: the container did not
+
+
+def test_a_server_that_ended_and_is_still_listed_raises_no_doubt() -> None:
+    suspicion, device = Suspicion(), holds(GB10, 85 * GIB)
+    assert suspicion.judge(SOUND, (device,), 1.0) == SOUND
+    over = replace(SOUND, free=100 * GIB, available=115 * GIB)
+    for t, there in ((2.0, device), (6.9, device), (7.0, GB10), (7.5, device), (12.4, device)):
+        assert suspicion.judge(over, (there,), t) == over
+    assert suspicion.judge(over, (device,), 12.5).foreign is not None
+
+
+def test_ram_of_a_container_beside_a_card_says_whose_it_is() -> None:
+    mem = MemInfo(32 * GIB, 20 * GIB, 30 * GIB, mounted="fuse.lxcfs")
+    (_, pool) = pools(MachineSample(0.0, mem=mem, devices=(Device(0, "GPU-h", "NVIDIA H100", memory=memory(80, 1)),)))
+    assert (pool.kind, pool.headroom_bytes) == ("ram", 30 * GIB)
+    assert pool.basis == "MemAvailable, of the container alone (fuse.lxcfs is mounted over /proc/meminfo)"
+
+
 def test_more_available_than_there_is_counts_as_all_of_it_and_says_so() -> None:
     (pool,) = pools(MachineSample(0.0, mem=MemInfo(GIB, GIB // 2, 2 * GIB)))
     assert (pool.kind, pool.headroom_bytes) == ("ram", GIB)
@@ -179,14 +214,14 @@ def test_grace_in_a_container_has_hbm_and_no_lpddr() -> None:
 
 
 def test_huge_pages_are_all_that_cuda_can_use_where_configured() -> None:
-    mem = MemInfo(100 * GIB, 20 * GIB, 30 * GIB, huge_total=40 * GIB, huge_free_bytes=12 * GIB)
+    mem = MemInfo(120 * GIB, 20 * GIB, 30 * GIB, huge_total=40 * GIB, huge_free_bytes=12 * GIB)
     (pool,) = pools(MachineSample(0.0, mem=mem, devices=(GB10,)))
-    assert (pool.headroom_bytes, pool.used_bytes, pool.basis) == (12 * GIB, 88 * GIB, "free huge pages")
+    assert (pool.headroom_bytes, pool.used_bytes, pool.basis) == (12 * GIB, 108 * GIB, "free huge pages")
     assert (pool.cuda_free_bytes, pool.reclaimable_bytes) == (20 * GIB, 10 * GIB)
 
 
 def test_an_approximated_headroom_says_so() -> None:
-    mem = MemInfo(100 * GIB, 20 * GIB, 30 * GIB, available_approx=True)
+    mem = MemInfo(120 * GIB, 20 * GIB, 30 * GIB, available_approx=True)
     (pool,) = pools(MachineSample(0.0, mem=mem, devices=(GB10,)))
     assert pool.basis is not None
     assert pool.basis.startswith("≈")

@@ -10,6 +10,7 @@ import pytest
 
 from llmtop.machine.host import HostReader, available_in
 from llmtop.machine.sample import MemInfo, NodeMem
+from llmtop.nodes.tree import StreamedTree
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/host"
 KIB = 1024
@@ -136,6 +137,30 @@ def test_a_counter_that_falls_gives_no_rate(tmp_path: Path) -> None:
 def test_a_look_finds_the_same_number(case: str) -> None:
     source = reader(FIXTURES / case)
     assert available_in(source.meminfo()) == source.mem().available
+
+
+PROC, LXCFS, DOCKER = (
+    f"2{number} 1 0:5{number} / /proc{path} rw,nosuid shared:7 - {kind} {kind} rw\n"
+    for number, path, kind in ((1, "", "proc"), (2, "/meminfo", "fuse.lxcfs"), (3, "/kcore", "tmpfs"))
+)
+
+
+@pytest.mark.parametrize(
+    ("mounts", "kind"),
+    [(PROC + DOCKER, None), (PROC + LXCFS, "fuse.lxcfs"), ("- /proc/meminfo \n1 /proc/meminfo - ", None)],
+)
+def test_what_is_mounted_over_meminfo_is_told(tmp_path: Path, mounts: str, kind: str | None) -> None:
+    write(tmp_path / "proc/self/mountinfo", mounts)
+    write(tmp_path / "proc/meminfo", "MemTotal: 5 kB\n")
+    assert reader(tmp_path).mem().mounted == kind
+    streamed = StreamedTree(files={"proc/self/mountinfo": mounts.encode(), "proc/meminfo": b"MemTotal: 5 kB\n"})
+    assert HostReader(Path("/proc"), Path("/sys"), streamed).mem().mounted == kind
+
+
+def test_a_container_that_reads_its_hosts_proc_is_not_taken_in_by_its_own(tmp_path: Path) -> None:
+    write(tmp_path / "proc/42/mountinfo", PROC + LXCFS)
+    (tmp_path / "proc/self").symlink_to("42")
+    assert reader(tmp_path).mem().mounted is None
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Literal
 
 from llmtop.contract.snapshot import Device, DeviceMemory, Host, Pool
 from llmtop.machine.sample import Dip, MachineSample, MemInfo, NodeMem
+from llmtop.machine.suspicion import foreign
 
 MemoryMode = Literal["auto", "unified", "discrete"]
 
@@ -36,8 +37,8 @@ TREND_S = 3.25  # a little more than three readings a second apart
 TREND_MIN_S = 1.9
 TREND_NOISE = 2**20  # bytes/s: slower than this is not falling
 SAME_SIZE = 0.03
-ROUNDING = 1.02  # what two sources may differ by about the size of the machine
 NOT_OURS = "unknown: /proc/meminfo is not this machine's (that of a container?)"
+IN_DOUBT = "in doubt: /proc/meminfo may not be this machine's"
 HOLD_S = 3.0  # a state is left only after this long below it
 
 _GRACE = re.compile(r"\bG[HB][1-9]00\b")
@@ -96,27 +97,8 @@ def host_pool(mem: MemInfo, devices: Sequence[Device], cdmm: bool, memory_mode: 
         return None
     if any(is_grace(device.name) for device in devices):
         return _lpddr(mem, devices, cdmm, why)
-    return _host_pool("RAM", "ram", mem.total, mem.available, _available_basis(mem))
-
-
-def foreign(mem: MemInfo, shared: Sequence[Device]) -> str | None:
-    """Why /proc/meminfo cannot be of the machine whose memory `shared` devices allocate from; None where it may be.
-
-    A container can have one of its own (lxcfs), smaller than the machine and blind to what a GPU holds.
-    """
-    if not mem.total:
-        return None
-    told = f"more than the {mem.total / _GIB:.1f} GiB of /proc/meminfo"
-    held = sum(process.memory_bytes or 0 for device in shared for process in device.processes)
-    if held > mem.total:
-        return f"GPU processes hold {held / _GIB:.1f} GiB, {told}"
-    size = max((device.memory.total for device in shared if device.memory is not None), default=0)
-    if size > mem.total * ROUNDING:
-        return f"the GPU's driver has {size / _GIB:.1f} GiB, {told}"
-    nodes = sum(node.total for node in mem.nodes.values())
-    if nodes > mem.total * ROUNDING:
-        return f"the NUMA nodes have {nodes / _GIB:.1f} GiB, {told}"
-    return None
+    basis = _available_basis(mem) + ("" if why is None else f", of the container alone ({why})")
+    return _host_pool("RAM", "ram", mem.total, mem.available, basis)
 
 
 def _device_name(device: Device) -> str:
@@ -207,7 +189,8 @@ def _unified(mem: MemInfo, device: Device, why: str | None) -> Pool:
     # With HugeTLB configured, CUDA can allocate from free huge pages only.
     available = mem.huge_free_bytes if mem.huge_total else mem.available
     basis = "free huge pages" if mem.huge_total else _available_basis(mem)
-    return _host_pool(name, "unified", mem.total, available, basis, device.uuid, mem.free, gain)
+    pool = _host_pool(name, "unified", mem.total, available, basis, device.uuid, mem.free, gain)
+    return pool if mem.doubt is None else replace(pool, basis=f"{pool.basis}, {IN_DOUBT}", reason=mem.doubt)
 
 
 def _host_pool(
@@ -351,6 +334,8 @@ class PoolWatch:
         empty_in = pool.headroom_bytes / rate if rate is not None and goes_on else None
         pool = replace(pool, falling_bytes_s=rate, empty_in_s=empty_in)
         verdict = _hold(track, _verdict(pool, host), time)
+        if verdict.level == "ok" and pool.reason is not None:  # a figure in doubt is no reason to be calm
+            return replace(pool, state=None)
         return replace(pool, state=verdict.level, reason=verdict.reason)
 
 

@@ -66,6 +66,7 @@ class HostReader:
         self._nodes_dir = str(sysfs / "devices/system/node")
         self._files = files or Disk()
         self._last: _Counters | None = None
+        self._mounted: str | None = None  # read once: nobody mounts over it later
 
     def mem(
         self, nodes: Iterable[int] = (), known: Mapping[int, NodeMem] | None = None, text: bytes | None = None
@@ -73,11 +74,24 @@ class HostReader:
         """/proc/meminfo (or its `text`) and the named NUMA nodes, the others as they are `known`."""
         found = {node: read for node in nodes if (read := self._node(node)) is not None}
         text = self.meminfo() if text is None else text
-        return _meminfo(text.decode("utf-8", "replace"), {**(known or {}), **found})
+        return _meminfo(text.decode("utf-8", "replace"), {**(known or {}), **found}, self._over_meminfo())
 
     def meminfo(self) -> bytes:
         """/proc/meminfo as it stands; empty where there is none."""
         return self._files.read(self._procfs + "/meminfo", whole=False) or b""  # the kernel gives it in one piece
+
+    def _over_meminfo(self) -> str | None:
+        """The kind of what is mounted over /proc/meminfo; in a copied tree, over that of the process that copied it."""
+        if self._mounted is None:
+            places = {
+                f"{self._procfs}/meminfo",
+                *(() if os.path.islink(self._procfs + "/self") else ("/proc/meminfo",)),
+            }
+            lines = (self._text(self._procfs + "/self/mountinfo") or "").splitlines()
+            parts = (line.partition(" - ") for line in lines)
+            kinds = (kind.split() for mount, _, kind in parts if any(mount.split()[4:5] == [place] for place in places))
+            self._mounted = next((kind[0] for kind in kinds if kind), "")
+        return self._mounted or None
 
     def nodes(self) -> dict[int, NodeMem]:
         """Every NUMA node with a meminfo file; empty without a /sys tree."""
@@ -214,7 +228,7 @@ def _bytes(text: str, label: str) -> int | None:
     return None if value is None else value * 1024
 
 
-def _meminfo(text: str, nodes: dict[int, NodeMem]) -> MemInfo:
+def _meminfo(text: str, nodes: dict[int, NodeMem], mounted: str | None) -> MemInfo:
     text = "\n" + text
     free, available = _bytes(text, "\nMemFree:"), _bytes(text, "\nMemAvailable:")
     approximate = available is None and free is not None
@@ -232,6 +246,7 @@ def _meminfo(text: str, nodes: dict[int, NodeMem]) -> MemInfo:
         swap_total=_bytes(text, "\nSwapTotal:"),
         swap_free=_bytes(text, "\nSwapFree:"),
         nodes=nodes,
+        mounted=mounted,
     )
 
 

@@ -14,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from llmtop.contract.snapshot import Device, Host, SourceStatus
-from llmtop.machine.headroom import MemoryMode, device_headroom, device_key, foreign, host_pool, is_unified, pool_key
+from llmtop.machine.headroom import MemoryMode, device_headroom, device_key, host_pool, is_unified, pool_key
 from llmtop.machine.host import HostReader, available_in
 from llmtop.machine.nvml import NvmlReader
 from llmtop.machine.sample import Dip, MachineSample, MemInfo, NodeMem
+from llmtop.machine.suspicion import Suspicion
 
 SLOW_S = 1.0
 PROCESSES_S = 2.0
@@ -103,7 +104,7 @@ class LiveMachine:
         self._nodes: dict[int, NodeMem] = {}
         self._unread: bytes | None = None  # a newer meminfo than `_mem`, without a new low
         self._least_available: int | None = None  # less than that has to be read in full; None: anything has
-        self._foreign: str | None = None  # found once, it holds: the process that gave it away may end
+        self._suspicion = Suspicion()
         self._cdmm = False
         self._host_read_at: float | None = None
         self._devices: tuple[tuple[Device, float | None], ...] = ()
@@ -143,7 +144,7 @@ class LiveMachine:
             return MachineSample(
                 time=time.time(),
                 host=self._host,
-                mem=replace(self._mem, foreign=self._foreign) if self._foreign else self._mem,
+                mem=self._judged(self._mem),
                 devices=tuple(replace(device, age_s=_age(now, read)) for device, read in self._devices),
                 cdmm=self._cdmm,
                 dips=dips,
@@ -197,12 +198,14 @@ class LiveMachine:
             # with huge pages, or HBM among the nodes, headroom depends on more than this one number
             self._least_available = None if may_be_hbm or mem.huge_total else mem.available
             devices = [device for device, _ in self._devices]
-            shared = [device for device in devices if is_unified(device, self._mode)]
-            self._foreign = self._foreign or foreign(mem, shared)
-            pool = host_pool(replace(mem, foreign=self._foreign), devices, self._cdmm, self._mode)
+            pool = host_pool(self._judged(mem), devices, self._cdmm, self._mode)
             self._beside_gpu = pool is not None and pool.kind == "ram" and bool(self._devices)
             if pool is not None and pool.headroom_bytes is not None:
                 self._note_dip(pool_key(pool), pool.headroom_bytes)
+
+    def _judged(self, mem: MemInfo) -> MemInfo:
+        shared = [device for device, _ in self._devices if is_unified(device, self._mode)]
+        return self._suspicion.judge(mem, shared, time.monotonic())
 
     # -- NVML's thread -------------------------------------------------------------------------------------------
 

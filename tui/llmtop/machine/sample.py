@@ -28,7 +28,9 @@ class MemInfo:
     swap_total: int | None = None
     swap_free: int | None = None
     nodes: dict[int, NodeMem] = field(default_factory=dict)
+    mounted: str | None = None  # the file system that is mounted over it
     foreign: str | None = None  # why it is known not to be the machine's, but a container's
+    doubt: str | None = None  # why it may not be
 
 
 @dataclass(frozen=True, slots=True)

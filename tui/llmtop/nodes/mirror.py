@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from llmtop.contract.snapshot import Device, Host
 from llmtop.contract.units import clean
 from llmtop.engines.discover import ServerProcess, server_processes
-from llmtop.machine.headroom import MemoryMode, foreign, host_pool, is_unified, pool_key
+from llmtop.machine.headroom import MemoryMode, host_pool, is_unified, pool_key
 from llmtop.machine.holders import Owner
 from llmtop.machine.host import HostReader
 from llmtop.machine.owners import Owners
 from llmtop.machine.sample import Dip, MachineSample, MemInfo
+from llmtop.machine.suspicion import Suspicion
 from llmtop.nodes.blocks import Block
 from llmtop.nodes.smi import Gpus
 from llmtop.nodes.tree import StreamedTree
@@ -33,7 +33,7 @@ class Mirror:
         self._host, self._mem, self._cdmm = Host(), MemInfo(), False
         self._owners = Owners(self._tree.procfs)
         self._dips: dict[str, Dip] = {}
-        self._foreign: str | None = None
+        self._suspicion = Suspicion()
         self._began: float | None = None
         self.servers: tuple[ServerProcess, ...] = ()
         self.scanned = False
@@ -89,10 +89,12 @@ class Mirror:
 
     def _note_host_dip(self, mem: MemInfo, when: float, t: float) -> None:
         devices = self._gpus.devices(mem.total, t)
-        self._foreign = self._foreign or foreign(mem, [device for device in devices if is_unified(device, self._mode)])
-        pool = host_pool(replace(mem, foreign=self._foreign), devices, self._cdmm, self._mode)
+        pool = host_pool(self._judged(mem, devices, t), devices, self._cdmm, self._mode)
         if pool is not None and pool.headroom_bytes is not None:
             self._note_dip(pool_key(pool), Dip(pool.headroom_bytes, when))
+
+    def _judged(self, mem: MemInfo, devices: Sequence[Device], t: float) -> MemInfo:
+        return self._suspicion.judge(mem, [device for device in devices if is_unified(device, self._mode)], t)
 
     def _note_dip(self, key: str, dip: Dip) -> None:
         known = self._dips.get(key)
@@ -116,11 +118,12 @@ class Mirror:
     def sample(self, t: float) -> MachineSample:
         """The newest reading, with the dips since the last call."""
         dips, self._dips = self._dips, {}
+        devices = self._gpus.devices(self._mem.total, t)
         return MachineSample(
             time=self._time,
             host=self._host,
-            mem=replace(self._mem, foreign=self._foreign) if self._foreign else self._mem,
-            devices=self._gpus.devices(self._mem.total, t),
+            mem=self._judged(self._mem, devices, self.read_at or t),
+            devices=devices,
             cdmm=self._cdmm,
             dips=dips,
         )

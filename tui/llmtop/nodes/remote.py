@@ -268,6 +268,8 @@ class NodeReader:
         self.out.put("hello", "", json.dumps({"reader": python, "page_size": page}).encode())
         for path in ("proc/sys/kernel/hostname", "proc/sys/kernel/pid_max", "proc/driver/nvidia/params"):
             self.put_file(path)
+        mounts = (self.tree.read("proc/self/mountinfo") or b"").splitlines(True)
+        self.out.put("file", "proc/self/mountinfo", b"".join(line for line in mounts if b" /proc/meminfo " in line))
 
     def put_file(self, path: str) -> None:
         text = self.tree.read(path)

@@ -79,6 +79,8 @@ put hello
 printf '{"reader": "sh", "page_size": %s}' "$(getconf PAGESIZE 2>/dev/null || echo 4096)"
 file proc/sys/kernel/hostname
 file proc/driver/nvidia/params
+put file proc/self/mountinfo
+grep ' /proc/meminfo ' "$root/proc/self/mountinfo" 2>/dev/null
 round=0
 while :; do
   [ $((round % 20)) = 0 ] && processes

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-_PROCESS = re.compile(r"proc/(\d+|self)/")
+_PROCESS = re.compile(r"proc/(\d+|self)/(?!mountinfo$)")  # the mounts are told once
 
 
 @dataclass(slots=True)
