@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 import fakes.snapshots as fakes
 from cranked_app import Session, session
 from fakes import replicas
@@ -12,8 +14,11 @@ from llmtop.contract.settings import FleetAddress, Settings, parse_target
 from llmtop.contract.snapshot import FleetView, Snapshot, State
 from llmtop.fleet.models import models
 from llmtop.ui.app import LlmtopApp
+from llmtop.ui.panels.fleet import fleet_line
 from llmtop.ui.session import REMEMBERED
 from llmtop.ui.source import Live
+from llmtop_widgets.linetable import LineTable
+from llmtop_widgets.text import Span, line, plain
 from load_page import SilentButReady, until
 
 
@@ -37,13 +42,59 @@ async def test_models_stand_first_and_then_what_hurts() -> None:
     async with session((100, 24)) as s:
         await s.press("e")
         await s.push(fleet_of(6))
-        names = [row.split()[0] for row in s.rows[2:10]]
+        names = [row.split()[0] for row in s.rows[3:10]]
         assert names[:4] == ["llama", "qwen", "10.0.0.5:8000", "10.0.0.4:8000"]
-        assert "all 3" in s.rows[3]
-        assert "2 well" in s.rows[3]
+        assert "2/3 well" in s.rows[4]
+        assert "Enter Open" in s.rows[-1]
         await s.press("home", "down", "enter")  # a model shows its replicas alone
-        shown = [row.split()[0] for row in s.rows[2:8] if row.strip()]
+        shown = [row.split()[0] for row in s.rows[3:8] if row.strip()]
         assert sorted(shown) == ["10.0.0.1:8000", "10.0.0.3:8000", "10.0.0.5:8000"]
+
+
+async def test_the_whole_fleet_has_a_header_and_a_verdict_not_its_first_replica() -> None:
+    async with session((100, 24)) as s:
+        await s.press("e")
+        await s.push(fleet_of(6))
+        assert s.rows[0].startswith(" llmtop  6 replicas of 2 models  Prometheus prometheus:9090")
+        assert "● 1 OF 6 NOT WELL  1 DOWN: 10.0.0.5:8000; 9 wait on 1 of the others" in s.rows[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ([{}, {}], "● ALL 2 WELL  16 run, nobody waits"),
+        ([{"waiting": 2}, {"waiting": 3}], "● 5 WAIT ON 2 OF 2  b, a"),
+        ([{"kv_usage": 0.96}, {}], "● KV CACHE FULL ON 1 OF 2  a"),
+        ([{"state": State.STARTING}, {}], "● ALL 1 WELL  8 run, nobody waits, 1 start"),
+        ([{"state": State.STALE, "waiting": 7}, {}], "● 1 OF 2 NOT WELL  1 STALE: a"),
+    ],
+)
+def test_the_verdict_over_many_servers_names_the_worst(changes: list[dict[str, object]], words: str) -> None:
+    servers = [
+        replace(replace(fakes.BUSY_SERVER, url=f"http://{name}", name=None, waiting=0), **change)  # type: ignore[arg-type]
+        for name, change in zip("ab", changes, strict=True)
+    ]
+    assert plain(fleet_line(replace(fakes.busy(), servers=tuple(servers)), 100)) == words
+
+
+def test_a_prometheus_that_does_not_answer_is_no_server_that_is_down() -> None:
+    fleet = FleetView("http://p:9090", reason="Prometheus: connection refused")
+    own = replace(fakes.BUSY_SERVER, url="http://p:9090", state=State.DOWN)
+    snapshot = replace(fakes.busy(), servers=(own,), fleet=fleet)
+    assert plain(fleet_line(snapshot, 100)) == "● NO REPLICAS  Prometheus: connection refused"
+
+
+async def test_a_column_has_a_colour_where_its_threshold_is_reached() -> None:
+    servers = [replace(fakes.BUSY_SERVER, url=f"http://s{kv}", kv_usage=kv / 100) for kv in (50, 90, 97)]
+    async with session((150, 24)) as s:
+        await s.press("e")
+        await s.push(replace(fakes.busy(), servers=tuple(servers)))
+        rows = [
+            [line(*cell) if not isinstance(cell, Span) else (cell,) for cell in row.cells]
+            for row in s.app.screen.query_one(LineTable).rows
+        ]
+        shown = [[(row[3][0].text[:1], row[3][0].style), row[4][0].style] for row in rows]
+        assert shown == [[("▄", "bar"), "value"], [("▄", "low"), "low"], [("▄", "alarm"), "alarm"]]
 
 
 async def test_of_many_replicas_charts_are_kept_for_those_that_were_opened() -> None:

@@ -45,6 +45,12 @@ def gauge_line(
     )
 
 
+def thin(gauge: Line) -> Line:
+    """A gauge half a row high, in whole cells; as it is where the terminal has no half blocks."""
+    half = glyphs.current().quadrants[12:13]
+    return tuple(Span(half * len(span.text), span.style) for span in gauge) if half else gauge
+
+
 def _steps(fraction: float, steps: int) -> int:
     if fraction <= 0.0 or fraction >= 1.0:
         return steps if fraction else 0

@@ -22,7 +22,8 @@ Cell = Span | Line
 class Column:
     """A column: its width in cells, its share of spare width (`flex`), and how readily it gives way.
 
-    Columns with the highest `priority` number are dropped first when the table is too narrow.
+    Columns with the highest `priority` number are dropped first when the table is too narrow; none gets wider than
+    `most` cells.
     """
 
     key: str
@@ -31,6 +32,7 @@ class Column:
     flex: int = 0
     align: Align = "left"
     priority: int = 0
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ def fit_columns(columns: Sequence[Column], width: int, gap: int = 1) -> list[tup
     for index in kept:
         flex = columns[index].flex
         extra = spare * flex // shares if shares else 0
+        most = columns[index].most
+        extra = extra if most is None else min(extra, max(0, most - columns[index].width))
         spare, shares = spare - extra, shares - flex
         sizes.append((index, min(width, columns[index].width + extra)))
     return sizes
@@ -141,6 +145,12 @@ class LineTable(LineWidget, can_focus=True):
         places = {row.key: index for index, row in enumerate(rows)}
         self._move_to(places.get(key, self._cursor) if key is not None else self._cursor)
         self.refresh()
+
+    def set_columns(self, columns: Sequence[Column]) -> None:
+        """Replace the columns; the rows that are set next have a cell for each."""
+        if tuple(columns) != self._columns:
+            self._columns, self._rows = tuple(columns), ()
+            self.refresh()
 
     def set_sort(self, column_key: str | None, descending: bool = False) -> None:
         """Mark a column's title as the one the rows are sorted by."""

@@ -76,7 +76,7 @@ KEYS: tuple[Key, ...] = (
     Key("help", ("question_mark", "f1", "h"), "Help", "This page", shown="?", footer=1),
     Key("back", ("escape",), "Back", "Leave this page", shown="Esc"),
     Key("command_palette", ("ctrl+p",), "Commands", "All commands by name", shown="Ctrl+P"),
-    Key("leave", ("q", "f10", "ctrl+c", "ctrl+q"), "Quit", "Leave llmtop", footer=8, priority=True),
+    Key("leave", ("q", "f10", "ctrl+c", "ctrl+q"), "Quit", "Leave llmtop", footer=3, priority=True),
 )
 REPLAY_KEYS: tuple[Key, ...] = (
     Key("seek(-10)", ("left",), "Back 10 s", "Replay: 10 s back", shown="Left", footer=2),

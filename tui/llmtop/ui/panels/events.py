@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from llmtop.contract.snapshot import EngineRow, Event, ServerView
 from llmtop.contract.units import UNKNOWN, count, gib, percent, rate, si
+from llmtop.fleet.models import hurt
 from llmtop.ui.panels.headline import kv_state
 from llmtop.ui.panels.machine import tightest_pool
 from llmtop.ui.panels.view import STATE_STYLE, View, heading
 from llmtop_widgets import glyphs
-from llmtop_widgets.gauge import gauge_line
+from llmtop_widgets.gauge import gauge_line, thin
 from llmtop_widgets.text import Line, Span, crop, line
 
 KIND_STYLE = {
@@ -46,7 +47,9 @@ def _event_line(event: Event, cells: int) -> Line:
 def engines_facts(view: View, cells: int, rows: int) -> list[Line]:
     """A row per engine of the selected server, or per server; of one with one engine the extremes so far."""
     engines = view.server.engines if view.server is not None else ()
-    servers = view.snapshot.servers if view.snapshot else ()
+    servers: Sequence[ServerView] = view.snapshot.servers if view.snapshot else ()
+    if view.snapshot is not None and view.snapshot.fleet is not None:
+        servers = sorted(servers, key=hurt, reverse=True)
     if len(engines) > 1:
         title, lines = "Engines", [_engine_line(row, cells) for row in engines]
     elif len(servers) > 1:
@@ -91,7 +94,7 @@ def _server_line(row: ServerView, cells: int) -> Line:
 def _row(name: str, row: EngineRow | ServerView, speed: float | None, cells: int) -> Line:
     _, style = kv_state(row.kv_usage)
     bar = max(4, min(24, cells - 66))
-    gauge = gauge_line(row.kv_usage, bar, {"low": "low", "critical": "alarm"}.get(style, "bar"))
+    gauge = thin(gauge_line(row.kv_usage, bar, {"low": "low", "critical": "alarm"}.get(style, "bar"), track="axis"))
     content = line(
         Span(f"{name[:18]:<18} ", "bold"),
         Span(f"{row.state:<9}", STATE_STYLE[row.state]),

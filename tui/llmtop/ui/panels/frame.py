@@ -30,18 +30,21 @@ ROWS_LEAST = 16  # below: a line per figure
 TALL_ROWS, TALL_CELLS = 30, 96  # from here on the headline figures are three rows high
 
 
+def marks_of(view: View) -> Line:
+    """What is unusual about the view: simulated, recorded, loaded, stopped."""
+    simulation = view.snapshot.simulation if view.snapshot is not None else None
+    marks = (
+        (simulation, "info"),
+        (view.recording, recording_style(view.recording or "")),
+        (view.badge, "accent"),
+        ("PAUSED" if view.paused else None, "low"),
+    )
+    return tuple(Span(f" {words} ", style) for words, style in marks if words)
+
+
 def header(view: View, cells: int) -> Line:
     """Model, address, version, state with its reason, age of the sample."""
-    server = view.server
-    marks: list[Span] = []
-    if view.snapshot is not None and view.snapshot.simulation:
-        marks.append(Span(f" {view.snapshot.simulation} ", "info"))
-    if view.recording:
-        marks.append(Span(f" {view.recording} ", recording_style(view.recording)))
-    if view.badge:
-        marks.append(Span(f" {view.badge} ", "accent"))
-    if view.paused:
-        marks.append(Span(" PAUSED ", "low"))
+    server, marks = view.server, marks_of(view)
     if server is None:
         words = view.asking if view.snapshot is None else "no model server found"
         return spread(line(Span(" llmtop", "accent"), Span(f"  {words}", "dim")), line(*marks, Span(" ")), cells)

@@ -86,18 +86,23 @@ def queue_chart(view: View, cells: int, rows: int) -> list[Line]:
     def draw() -> list[Line]:
         drawn = stacked_chart_lines(running, waiting, width=columns, height=height, hi=top, styles=("series1", "low"))
         most = max((value for value in waiting if value is not None), default=None)
-        right = f"max {extremes(both, si)[4:]}, waiting {count(most)}"
+        right = f"{extremes(both, si)}, waiting {count(most)}" if most is not None else extremes(both, si)
         return framed(drawn, _legend(), right, (si(top), "0"), view, cells, rows)
 
     return view.scales.once(f"{url}/queue", (running, waiting, top, cells, rows, view.step_s), draw)
 
 
 def _legend() -> Line:
-    """The title of the chart, whose words wear what their columns wear."""
+    """The title of the chart, a sample of its columns before each word."""
     glyph = glyphs.current()
-    signs = ("", "") if glyphs.colours() else (f"{glyph.blocks[-1]} ", f"{glyph.shades[1]} ")
-    running, waiting = Span(f"{signs[0]}running", "series1"), Span(f"{signs[1]}waiting on top", "low")
-    return line(Span("requests: ", "label"), running, Span(", ", "label"), waiting)
+    lower, upper = glyph.blocks[-1], glyph.blocks[-1] if glyphs.colours() else glyph.shades[1]
+    return line(
+        Span("requests: ", "label"),
+        Span(lower, "series1"),
+        Span(" running, ", "label"),
+        Span(upper, "low"),
+        Span(" waiting on top", "label"),
+    )
 
 
 def _queue_note(server: ServerView) -> str:

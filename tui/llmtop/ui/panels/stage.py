@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmtop.contract.snapshot import Pool, ServerView
 from llmtop.contract.units import UNKNOWN, count, duration, gib, rate, si
@@ -14,7 +14,7 @@ from llmtop.ui.panels.server import KV_THRESHOLDS
 from llmtop.ui.panels.verdict import more_users, verdict
 from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, Plot, View, chart, recording_style
 from llmtop_widgets import glyphs
-from llmtop_widgets.gauge import gauge_line, style_for
+from llmtop_widgets.gauge import gauge_line, style_for, thin
 from llmtop_widgets.strokes import stroke_lines, stroke_width
 from llmtop_widgets.text import Line, Span, beside, crop, fit, line, spread, width
 
@@ -149,7 +149,7 @@ def figures(view: View) -> tuple[Figure, ...]:
     cap, most = server.max_num_seqs, view.history.peak(server.url, "kv")
     waiting = line(Span(f"+{count(server.waiting)} waiting", "low")) if server.waiting else ()
     of_cap = f"of {cap:,}" if cap else f"most {of_whole(view.history.peak(server.url, 'running'))}"
-    return (
+    shown = (
         Figure("tokens per second", of_speed(speed), "888", usual, (), _share(speed, peak), f"peak {of_speed(peak)}"),
         Figure("users served", of_whole(server.running), "88", usual, waiting, _share(server.running, cap), of_cap),
         Figure(
@@ -163,6 +163,7 @@ def figures(view: View) -> tuple[Figure, ...]:
         ),
         _headroom(pool),
     )
+    return tuple(replace(figure, style="dim") if figure.digits == UNKNOWN else figure for figure in shown)
 
 
 def _share(value: float | None, whole: float | None) -> float | None:
@@ -226,12 +227,7 @@ def _gauge(figure: Figure, room: int) -> Line:
     if figure.share is None or bar < 8:
         return crop(line(Span(figure.note, "label")), room)
     style = figure.style if figure.style not in ("value", "bold") else "bar"
-    full, half = (
-        gauge_line(figure.share, bar, style.replace("bold ", ""), track="axis"),
-        glyphs.current().quadrants[12:13],
-    )
-    thin = tuple(Span(half * len(span.text), span.style) for span in full) if half else full
-    return (*thin, *note)
+    return (*thin(gauge_line(figure.share, bar, style.replace("bold ", ""), track="axis")), *note)
 
 
 def _compact(view: View, moment: str | None, cells: int, rows: int) -> list[Line]:

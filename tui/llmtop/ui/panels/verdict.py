@@ -138,7 +138,12 @@ def more_users(server: ServerView) -> int | None:
 
 def verdict_line(view: View, cells: int) -> Line:
     """`● HEADLINE  evidence → what to do`; the advice stays whole and the evidence gives way, then the advice goes."""
-    said, arrow = verdict(view), glyphs.current().arrow_right
+    return told(verdict(view), cells)
+
+
+def told(said: VerdictWords, cells: int) -> Line:
+    """A verdict in one line."""
+    arrow = glyphs.current().arrow_right
     head = (Span(glyphs.current().dot + " ", said.style.replace("critical", "alarm")), Span(said.headline, _loud(said)))
     room = cells - sum(text_width(span.text) for span in head)
     advice = f" {arrow} {said.advice}" if said.advice else ""

@@ -16,6 +16,7 @@ from llmtop_widgets.linepanel import LinePanel
 from llmtop_widgets.statusbar import KeyBar, KeyHint
 from llmtop_widgets.text import Line
 
+WITH_PANELS = ("dashboard", "help")
 MOST_TYPED = 1000  # characters in a field: what each key does takes as long as what stands there
 
 
@@ -68,14 +69,20 @@ class ViewScreen(Screen[None]):
             return False
         if row.action == "back":
             return self.name_in_keys != "dashboard"
+        if row.name == "panel":
+            return self.name_in_keys in WITH_PANELS
         return self.name_in_keys in row.screens or (bool(row.footer) and row.action != self.name_in_keys)
 
     def show(self, view: View) -> None:
         """Take a view and draw it."""
         self.view = view
         if self.is_mounted and self.size.width and self.query("#header"):  # on the way out the widgets go first
-            self.query_one("#header", LinePanel).set_lines(finish([header(view, self.size.width)]))
+            self.query_one("#header", LinePanel).set_lines(finish([self.head(view)]))
             self.draw(view)
+
+    def head(self, view: View) -> Line:
+        """The first row: the selected server."""
+        return header(view, self.size.width)
 
     def draw(self, view: View) -> None:
         """Bring the body up to date."""
