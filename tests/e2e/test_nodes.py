@@ -361,3 +361,26 @@ async def test_a_load_test_of_the_screen_goes_through_the_forward(
 def test_a_node_whose_name_no_resolver_knows_may_be_loaded_by_who_types_it() -> None:
     granted = safety.ask("http://no-such-host.invalid:8000", has_key=True, allow_remote=False, node="no-such-host")
     assert granted.confirm is safety.Confirm.NAME
+
+
+def test_a_model_on_this_machine_and_a_headless_rank_over_there_are_one_server(
+    tmp_path: Path, node: Sshd, root: NodeRoot
+) -> None:
+    near = NodeRoot(tmp_path / "near", name="gx10-a")
+    words = "vllm serve m -tp 2 --nnodes 2 --master-addr 10.0.0.1 --node-rank"
+    near.meminfo(MemAvailable=9 * 2**20)
+    root.meminfo(MemAvailable=6 * 2**20)
+    root.serve(4243, free_port(), f"{words} 1 --headless")
+    with PageServer([Engine().page]) as pages:
+        near.serve(4242, pages.port, f"{words} 0")
+        trees = ("--procfs", str(near.root / "proc"), "--sysfs", str(near.root / "sys"))
+        done = once(tmp_path, "--once", "--json", *trees, pages.url, node.url, env=node.env, machine=True)
+    line: Line = json.loads(done.stdout)
+    validator().validate(line)
+    (server,) = line["servers"]
+    assert [(part["node"], part["rank"], part["headless"], part["pid"]) for part in server["nodes"]] == [
+        ("gx10-a", 0, False, 4242),
+        ("spark-b", 1, True, 4243),
+    ]
+    assert (server["nodes_total"], server["tensor_parallel"]) == (2, 2)
+    assert (server["headroom_node"], server["headroom_bytes"]) == ("spark-b", 6 * 2**30)

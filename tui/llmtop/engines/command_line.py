@@ -83,7 +83,7 @@ def settings(text: str) -> dict[str, str]:
 
 def is_worker(told: Options) -> bool:
     """Whether it is one of several nodes and not the one that opens a port."""
-    rank = told.get("--node-rank", "")
+    rank = told.get("--node-rank", told.get("-r", ""))
     return "--headless" in told or (rank.isdecimal() and int(rank) > 0)
 
 

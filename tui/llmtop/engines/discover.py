@@ -48,8 +48,8 @@ class ServerProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class _Match:
-    """A process whose command line starts a server, with what that line and its settings file tell."""
+class Match:
+    """A process whose command line starts a server or a part of one, with what that line and its settings file tell."""
 
     pid: int
     engine: EngineEntry
@@ -59,8 +59,8 @@ class _Match:
 
 def server_processes(procfs: Folder) -> list[ServerProcess]:
     """All model servers of this host, in order of their ports."""
-    running = dict(_command_lines(procfs))
-    found = {pid: match for pid, argv in running.items() if (match := _match(procfs, pid, argv, running.values()))}
+    running = dict(command_lines(procfs))
+    found = {pid: match for pid, match in started(procfs, running).items() if _opens_a_port(match.told)}
     if not found:
         return []
     parents = {pid: parent_of(procfs, pid) for pid in running}
@@ -75,6 +75,16 @@ def server_processes(procfs: Folder) -> list[ServerProcess]:
     return sorted(unique.values(), key=lambda server: (server.port, server.host))
 
 
+def started(procfs: Folder, running: Mapping[int, Argv]) -> dict[int, Match]:
+    """What the command lines start: servers, and the parts of servers that open no port."""
+    found = ((pid, _match(procfs, pid, argv, running.values())) for pid, argv in running.items())
+    return {pid: match for pid, match in found if match is not None}
+
+
+def _opens_a_port(told: Mapping[str, str]) -> bool:
+    return not is_worker(told) and "--uds" not in told  # a Unix socket is no port
+
+
 def process_of(procfs: Folder, host: str, port: int) -> ServerProcess | None:
     """The process that serves an address of this machine."""
     there = [server for server in server_processes(procfs) if server.port == port]
@@ -82,7 +92,8 @@ def process_of(procfs: Folder, host: str, port: int) -> ServerProcess | None:
     return exact or next((server for server in there if server.host.startswith("127.")), None)
 
 
-def _command_lines(procfs: Folder) -> Iterator[tuple[int, Argv]]:
+def command_lines(procfs: Folder) -> Iterator[tuple[int, Argv]]:
+    """Every process with its command line."""
     try:
         pids = sorted(int(entry.name) for entry in procfs.iterdir() if entry.name.isdecimal())
     except OSError:
@@ -96,7 +107,7 @@ def _command_lines(procfs: Folder) -> Iterator[tuple[int, Argv]]:
             yield pid, tuple(raw.decode("utf-8", "replace").rstrip("\0").split("\0"))
 
 
-def _match(procfs: Folder, pid: int, argv: Argv, running: Iterable[Argv]) -> _Match | None:
+def _match(procfs: Folder, pid: int, argv: Argv, running: Iterable[Argv]) -> Match | None:
     found = next((pair for pair in _starts(argv) if _has_company(pair[1], running)), None)
     if found is None:
         return None
@@ -104,8 +115,7 @@ def _match(procfs: Folder, pid: int, argv: Argv, running: Iterable[Argv]) -> _Ma
     told = options(words)
     if told.get("--config"):
         told = settings(_settings_file(procfs, pid, told["--config"])) | told
-    # a Unix socket is no port
-    return None if is_worker(told) or "--uds" in told else _Match(pid, engine, argv, told)
+    return Match(pid, engine, argv, told)
 
 
 @lru_cache(maxsize=4096)  # most processes are the same and none of ours at every look
@@ -159,7 +169,7 @@ def _family(pid: int, parents: Mapping[int, int]) -> list[int]:
     return [other for other in parents if other == pid or pid in _above(other, parents)]
 
 
-def _is_part(match: _Match, found: Mapping[int, _Match], parents: Mapping[int, int]) -> bool:
+def _is_part(match: Match, found: Mapping[int, Match], parents: Mapping[int, int]) -> bool:
     """Whether it serves for another server that started it, on a port of their own."""
     for pid in _above(match.pid, parents):
         above = found.get(pid)
@@ -173,12 +183,12 @@ def _is_part(match: _Match, found: Mapping[int, _Match], parents: Mapping[int, i
     return False
 
 
-def _told_port(match: _Match) -> int | None:
+def _told_port(match: Match) -> int | None:
     return number(match.told, match.engine.port_options) or match.engine.port or None
 
 
 def _describe(
-    procfs: Folder, match: _Match, family: list[int], forwarded: Mapping[Address, Address]
+    procfs: Folder, match: Match, family: list[int], forwarded: Mapping[Address, Address]
 ) -> ServerProcess | None:
     engine, pid = match.engine, match.pid
     open_ports = listening(procfs, family)

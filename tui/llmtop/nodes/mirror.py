@@ -9,6 +9,7 @@ from pathlib import Path
 from llmtop.contract.snapshot import Device, Host
 from llmtop.contract.units import clean
 from llmtop.engines.discover import ServerProcess, server_processes
+from llmtop.engines.ranks import RankProcess, rank_processes
 from llmtop.machine.headroom import MemoryMode, host_pool, is_unified, pool_key
 from llmtop.machine.holders import Owner
 from llmtop.machine.host import HostReader
@@ -36,6 +37,7 @@ class Mirror:
         self._suspicion = Suspicion()
         self._began: float | None = None
         self.servers: tuple[ServerProcess, ...] = ()
+        self.ranks: tuple[RankProcess, ...] = ()
         self.scanned = False
         self.read_at: float | None = None  # monotonic
         self._time = 0.0
@@ -59,6 +61,7 @@ class Mirror:
         self._host = self._reader.host(self._mem)
         if scanned:
             self.servers, self.scanned = tuple(server_processes(self._tree.procfs)), True
+            self.ranks = rank_processes(self._tree.procfs)
         for when, text in dips:
             self._note_host_dip(self._reader.mem(known=nodes, text=text), when, t)
         self._note_host_dip(self._mem, now, t)

@@ -90,9 +90,11 @@ class RemoteNode:
         age, sample = max(0.0, t - read_at), self._mirror.sample(t)
         owners = self._mirror.owners(sample.devices, {held.pid: url for url, held in self._processes.items()})
         if self.up and age <= STALE_S:
-            return NodeReading(self.name, "ok", reason, age, sample, self._status(reason, age, t), owners)
-        reason, status = reason or "no new reading", SourceStatus(self.name, False, reason, age)
-        return NodeReading(self.name, "stale", reason, age, sample, (status,), owners)
+            status = self._status(reason, age, t)
+            return NodeReading(self.name, "ok", reason, age, sample, status, owners, self._mirror.ranks)
+        reason = reason or "no new reading"
+        status = (SourceStatus(self.name, False, reason, age),)
+        return NodeReading(self.name, "stale", reason, age, sample, status, owners, self._mirror.ranks)
 
     def _status(self, reason: str | None, age: float, t: float) -> tuple[SourceStatus, ...]:
         gpus = self._mirror.silent(t) or self._mirror.no_gpus

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from llmtop.contract.snapshot import SourceStatus
+from llmtop.engines.ranks import RankProcess
 from llmtop.machine.holders import Owner
 from llmtop.machine.sample import MachineSample
 
@@ -22,3 +23,4 @@ class NodeReading:
     sample: MachineSample | None = None
     status: tuple[SourceStatus, ...] = ()
     owners: Mapping[int, Owner] = field(default_factory=dict)  # of the processes on its GPUs, by pid
+    ranks: tuple[RankProcess, ...] = ()  # the parts of servers that run there

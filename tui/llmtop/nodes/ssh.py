@@ -26,7 +26,14 @@ _OPTIONS = (
     "RequestTTY=no",
     "LogLevel=INFO",
 )
-_BESIDE = ("docker-proxy", "ray::ServeReplica", "llmster", "smg")  # what discovery looks at beside servers
+_BESIDE = (
+    "docker-proxy",
+    "ray::ServeReplica",
+    "ray::RayWorker",
+    "raylet",
+    "llmster",
+    "smg",
+)  # what discovery looks at beside servers
 _WORDS: Sequence[tuple[str, str]] = (
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", "its host key has changed: find out why, then ssh-keygen -R {host}"),
     ("Host key verification failed", "its host key is not known here: log in once with ssh {host}"),

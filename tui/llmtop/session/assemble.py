@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from llmtop.contract.snapshot import Device, FleetView, Mark, Pool, ServerView, Snapshot, SourceStatus, State
 from llmtop.engines.limits import of_all
+from llmtop.engines.ranks import RankProcess
 from llmtop.fleet.models import models
 from llmtop.machine.headroom import LowWater, MemoryMode, PoolWatch, pools
 from llmtop.machine.holders import Owner, with_holders
@@ -16,6 +17,9 @@ from llmtop.session.energy import EnergyMeter
 from llmtop.session.events import EventLog
 from llmtop.session.findings import Findings
 from llmtop.session.places import Places
+from llmtop.session.spread import Spread
+
+_NOBODY: Mapping[str, int] = {}
 
 
 @dataclass(slots=True)
@@ -62,11 +66,13 @@ class Assembler:
         remote: Sequence[NodeReading] = (),
         fleet: FleetView | None = None,
         owners: Mapping[int, Owner] | None = None,
+        ranks: Sequence[RankProcess] = (),
+        pids: Mapping[str, int] = _NOBODY,
     ) -> Snapshot:
         """The snapshot at monotonic `t` and Unix `now`; `devices_of` maps server URLs to the devices they use.
 
         `outputs` is what is wrong with the files that are written, `remote` what was read of other machines, `owners`
-        are those of this machine's processes.
+        are those of this machine's processes, `ranks` the parts of servers on it, `pids` the processes behind the URLs.
         """
         far = [(reading, reading.sample) for reading in remote if reading.sample is not None]
         self._energy.push((*sample.devices, *(device for _, read in far for device in read.devices)), now)
@@ -102,6 +108,9 @@ class Assembler:
             models=models(place.servers, fleet.source) if fleet is not None else (),
         )
         self._marks.clear()
+        everywhere = [(place.name, rank) for rank in ranks]
+        everywhere += [(reading.name, rank) for reading in remote for rank in reading.ranks]
+        snapshot = replace(snapshot, servers=Spread(snapshot, everywhere, pids).servers) if everywhere else snapshot
         found_out = replace(snapshot, findings=self._findings.update(snapshot, t))
         return replace(found_out, events=self._events.update(found_out))
 

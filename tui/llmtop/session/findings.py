@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from llmtop.contract.snapshot import Finding, Snapshot
 from llmtop.session import machine_rules as machine
 from llmtop.session import server_rules as server
+from llmtop.session import spread_rules as spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,10 @@ def _weight(finding: Finding) -> tuple[int, str]:
 RULES: tuple[Rule, ...] = (
     Rule(machine.memory),
     Rule(machine.cache_in_the_way, sustain_s=2.0),
+    Rule(spread.wedge),
     Rule(server.stalled),
+    Rule(spread.imbalance, sustain_s=5.0),
+    Rule(spread.missing, sustain_s=5.0),
     Rule(server.unreachable),
     Rule(server.unhealthy),
     Rule(server.kv_pressure, sustain_s=3.0),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from llmtop.contract.settings import DEFAULT_PORT, Settings, Target
 from llmtop.contract.snapshot import Mark, Snapshot
 from llmtop.engines.discover import server_processes
+from llmtop.engines.ranks import RankProcess, rank_processes
 from llmtop.machine.owners import Owners
 from llmtop.machine.source import MachineSource
 from llmtop.session.assemble import Assembler
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from llmtop.recording.write import Recorder
 
 RESCAN_S = 5.0
+RANKS_S = 15.0  # the parts of a server stay for as long as it does
 Sink = Callable[[Snapshot], None]
 
 
@@ -86,6 +88,7 @@ class Poller:
         self._nodes = _nodes(settings) if settings.nodes else ()
         self._fleet = _fleet(settings) if settings.fleet else None
         self._owners = Owners(settings.procfs)
+        self._ranks: tuple[RankProcess, ...] = ()
         self._assembler = Assembler(settings.memory, this_machine=settings.this_machine)
         self._recorder = self._new_recorder(settings.record) if settings.record else None
         self._textfile = _textfile(settings.prometheus_file) if settings.prometheus_file else None
@@ -233,7 +236,7 @@ class Poller:
             deadline += self._interval * (1 + max(0.0, missed))
             if await self._woken_before(deadline):
                 deadline = self._loop.time()
-            if self._settings.found and self._loop.time() - scanned >= RESCAN_S:
+            if self._loop.time() - scanned >= (RESCAN_S if self._settings.found else RANKS_S):
                 scanned = self._loop.time()
                 await self._find()
             await self._tick()
@@ -251,6 +254,8 @@ class Poller:
 
     async def _find(self) -> None:
         """Watch what was named; without names, what serves a model on this host, also when it appears later."""
+        if self._fleet is None:
+            self._ranks = await asyncio.to_thread(rank_processes, self._settings.procfs)
         targets: Sequence[Target] = self._settings.targets
         if self._settings.found:
             targets = (*targets, *await asyncio.to_thread(local_targets, self._settings))
@@ -313,9 +318,12 @@ class Poller:
         here = {watch.pid or watch.target.pid or 0: watch.target.url for watch in self._watches if watch.node is None}
         owners = self._owners.of(sample.devices, here)
         owned = devices_of(self._watches, sample.devices, owners)
+        pids = {watch.target.url: watch.pid or watch.target.pid or 0 for watch in shown}
         for node, reading in zip(self._nodes, remote, strict=True):
             owned |= {target.url: node.devices_of(target.url, reading) for target in node.targets}
-        return self._assembler.build(views, sample, t, now, owned, trouble, remote, owners=owners)
+        return self._assembler.build(
+            views, sample, t, now, owned, trouble, remote, owners=owners, ranks=self._ranks, pids=pids
+        )
 
     def _nobody_there(self, watch: ServerWatch) -> bool:
         """The default port is tried on the quiet: it is no server until something has answered there."""

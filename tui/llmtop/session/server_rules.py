@@ -11,6 +11,7 @@ from llmtop.engines.registry.entry import Remedies
 from llmtop.engines.tracker import NO_ANSWER_YET
 
 IDLE_WATTS = 30.0
+SPINS, RESTS = 90.0, 5.0  # utilisation in %
 FULL_SOON_S = 60.0  # until the KV cache is full: enough to be read, and to do something
 ERRORS_FROM = 0.01
 MANY_REFUSED = 0.1  # of the requests; fewer 4xx are the clients' affair
@@ -44,7 +45,7 @@ def stalled(snapshot: Snapshot) -> Iterator[Finding]:
     """Servers, and engines of a server that works, in which nothing moves."""
     for server in snapshot.servers:
         frozen = [row for row in server.engines if row.state is State.STALLED]
-        if not frozen:
+        if not frozen or how_wedged(server) is not None:
             continue
         mine = [device for device in snapshot.devices if runs_on(server, device.node)]
         watts = [device.power_w for device in mine if device.power_w is not None]
@@ -55,10 +56,21 @@ def stalled(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             f"{'stalled' if server.state is State.STALLED else 'stalled-engine'}:{server.url}",
             "critical",
-            f"{_name(server, snapshot)}{names}: {what}, no counter moves" + (": wedged?" if idle else ""),
+            f"{name(server, snapshot)}{names}: {what}, no counter moves" + (": wedged?" if idle else ""),
             (server.reason or "") + (f"; GPU at {max(watts):.0f} W, near idle" if idle else ""),
             "a 1-token request tells a hang from stale gauges; a dead engine needs a restart",
         )
+
+
+def how_wedged(server: ServerView) -> str | None:
+    """What the machines of a server that stands still show, as the end of a sentence; None for no sign of a wedge."""
+    utils = [node.util for node in server.nodes if node.util is not None]
+    if server.state is not State.STALLED or not server.running or len(utils) < 2:
+        return None
+    if max(utils) >= SPINS and min(utils) <= RESTS:
+        return "one rank works and another does nothing"
+    idle = all(node.power_w is not None and node.power_w < IDLE_WATTS for node in server.nodes if node.util is not None)
+    return "all ranks spin at the power of idle GPUs" if idle and min(utils) >= SPINS else None
 
 
 def unreachable(snapshot: Snapshot) -> Iterator[Finding]:
@@ -70,7 +82,7 @@ def unreachable(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"unreachable:{server.url}",
                 "critical" if server.state is State.DOWN else "warning",
-                f"{_name(server, snapshot)}: {server.state}",
+                f"{name(server, snapshot)}: {server.state}",
                 server.reason,
                 _ADVICE[server.state] if asked else None,
             )
@@ -83,7 +95,7 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"health:{server.url}",
                 "warning",
-                f"{_name(server, snapshot)}: {server.health}",
+                f"{name(server, snapshot)}: {server.health}",
                 "its metrics page answers",
                 "what sends it requests by /health does so no more; see its log",
             )
@@ -96,7 +108,7 @@ def kv_pressure(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"kv:{server.url}",
                 "warning",
-                f"{_name(server, snapshot)}: the KV cache is the limit",
+                f"{name(server, snapshot)}: the KV cache is the limit",
                 server.limited_by_evidence,
                 remedies(server).cache,
             )
@@ -110,7 +122,7 @@ def kv_filling(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"kv-filling:{server.url}",
                 "info",
-                f"{_name(server, snapshot)}: KV cache full in about {duration(left)}",
+                f"{name(server, snapshot)}: KV cache full in about {duration(left)}",
                 f"{percent(server.kv_usage)} used, rising {growth:,.0f} tokens/s",
                 "preemptions follow when it is full",
             )
@@ -123,7 +135,7 @@ def seq_cap(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"seq-cap:{server.url}",
                 "info",
-                f"{_name(server, snapshot)}: requests wait though the KV cache has room",
+                f"{name(server, snapshot)}: requests wait though the KV cache has room",
                 server.limited_by_evidence,
                 remedies(server).users,
             )
@@ -144,7 +156,7 @@ def errors(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             f"errors:{server.url}",
             "warning" if serious else "info",
-            f"{_name(server, snapshot)}: {min(1.0, bad / total) * 100:.0f} % of the requests fail",
+            f"{name(server, snapshot)}: {min(1.0, bad / total) * 100:.0f} % of the requests fail",
             f"{parts} of {total:.3g} requests/s over {seconds(rates.window_s)}",
             "see the server's log" if failed else "4xx: what clients ask for is refused (model name, length, key)",
         )
@@ -161,7 +173,7 @@ def prefix_cache(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"prefix-cache:{server.url}",
                 "warning" if now == 0 else "info",
-                f"{_name(server, snapshot)}: the prefix cache hits {'nothing' if now == 0 else percent(now)}",
+                f"{name(server, snapshot)}: the prefix cache hits {'nothing' if now == 0 else percent(now)}",
                 f"{percent(before)} since the start; {rates.prompt_tok_s or 0.0:,.0f} prompt tok/s now",
                 "prompts whose beginning changes (a time, an id), other users, or a cache too small to keep them",
             )
@@ -182,7 +194,7 @@ def speculation(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"speculation:{server.url}",
                 "warning",
-                f"{_name(server, snapshot)}: {percent(now)} of the drafted tokens are accepted",
+                f"{name(server, snapshot)}: {percent(now)} of the drafted tokens are accepted",
                 f"acceptance {percent(now)}{gives}{was}",
                 "fewer draft tokens, a draft that fits the model, or no speculation: a refused draft costs time",
             )
@@ -196,7 +208,7 @@ def rejections(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"rejections:{server.url}",
                 "info",
-                f"{_name(server, snapshot)}: {turned_away:.2g} requests/s are turned away",
+                f"{name(server, snapshot)}: {turned_away:.2g} requests/s are turned away",
                 f"over {seconds(server.rates.window_s)}, {server.admission_rejections_total or 0:,} since the start",
                 "raise --max-num-queued-reqs, or send fewer at once",
             )
@@ -210,12 +222,12 @@ def slow_scrapes(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"slow-page:{server.url}",
                 "info",
-                f"{_name(server, snapshot)}: polled every {interval:.1f} s instead of {wanted:.1f} s",
+                f"{name(server, snapshot)}: polled every {interval:.1f} s instead of {wanted:.1f} s",
                 f"its metrics page takes {seconds(took)}, more than 5 % of the interval",
             )
 
 
-def _name(server: ServerView, snapshot: Snapshot) -> str:
+def name(server: ServerView, snapshot: Snapshot) -> str:
     """What to call a server: of several its address, since they may serve the same model."""
     address = server.url.removeprefix("http://")
     return server.name or (address if len(snapshot.servers) > 1 else server.model or address)
