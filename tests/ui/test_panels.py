@@ -13,6 +13,7 @@ from llmtop.session.history import History
 from llmtop.ui.panels.board import PANELS, Panel
 from llmtop.ui.panels.frame import header, page, share_rows
 from llmtop.ui.panels.holders import pool_parts
+from llmtop.ui.panels.machine import held_lines, memory_facts
 from llmtop.ui.panels.server import quantile_span, queue_chart
 from llmtop.ui.panels.verdict import verdict_line
 from llmtop.ui.panels.view import Scales, View
@@ -328,6 +329,22 @@ def test_before_the_first_snapshot_the_header_says_what_goes_on() -> None:
 
 def test_without_a_server_the_header_says_so() -> None:
     assert "no model server found" in plain(header(view_of(ALL["nothing"]()), 80))
+
+
+def test_who_holds_memory_is_named_where_there_is_room_and_in_full_on_the_whole_screen() -> None:
+    rows = (Holder("gpt-oss-120b", "http://a:1", "big", (7, 8), 60 * GIB), Holder("qwen", None, None, (9,), 23 * GIB))
+    pool = replace(busy().pools[0], holders=rows)
+    view = view_of(replace(busy(), pools=(pool,)))
+    wide, narrow, tall = (memory_facts(view, cells, rows) for cells, rows in ((76, 8), (38, 8), (76, 20)))
+    assert "gpt-oss-120b 60.0" in plain(wide[-1])
+    assert "processes 83.0" in plain(narrow[-1])
+    for lines in (tall, held_lines(view, 76)):
+        assert [re.split(r"\s{2,}", plain(content)) for content in lines[-4:]] == [
+            ["gpt-oss-120b", "a:1", "big", "pid 7, 8", "60.0"],
+            ["qwen", "pid 9", "23.0"],
+            ["other", "the system, host memory of all programs, page tables", "13.3"],
+            ["used", "of 119.6 GiB", "96.3"],
+        ]
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if ALL[name]().pools])

@@ -10,6 +10,7 @@ from llmtop.contract.units import UNKNOWN, gib
 from llmtop_widgets.stackedbar import shade
 from llmtop_widgets.text import Line, Span, crop, fit, fit_text, line, spread, text_width, width, wrap
 
+LEAST_NAMED = 48  # cells
 NAMED = 2  # holders that have a part of their own in the bar, beside what all the others hold
 MOST_LINES = 8
 SIZE_CELLS = 8
@@ -31,15 +32,15 @@ class Part:
     style: str
 
 
-def pool_parts(pool: Pool) -> list[Part]:
-    """What is used, by whom; what is left of the total is headroom.
+def pool_parts(pool: Pool, cells: int = LEAST_NAMED) -> list[Part]:
+    """What is used, by whom where there is room for names; what is left of the total is headroom.
 
     Holders are the driver's figures, "other" is what no process of them owns; together no more than what is used.
     """
     used = pool.used_bytes
     if used is None:
         return []
-    parts = _held(pool, used)
+    parts = _held(pool, used, NAMED if cells >= LEAST_NAMED else 0)
     left = max(0.0, used - sum(part.size for part in parts))
     parts.append(Part(OTHER if parts else "used", left, _FIXED[OTHER] if parts else STYLES[0]))
     if pool.reserved_bytes:
@@ -49,14 +50,14 @@ def pool_parts(pool: Pool) -> list[Part]:
     return parts
 
 
-def _held(pool: Pool, used: float) -> list[Part]:
+def _held(pool: Pool, used: float, named: int) -> list[Part]:
     sized = [(holder, float(holder.bytes)) for holder in pool.holders if holder.bytes is not None]
     if len(sized) < len(pool.holders) or not sized:  # what one holds is not known, so nor is what is nobody's
         return []
-    names = [("processes" if len(sized) == 1 else _name(holder), size) for holder, size in sized[:NAMED]]
-    more = sized[NAMED:]
-    if more:
-        names.append((f"{len(more)} more", sum(size for _, size in more)))
+    named = 0 if len(sized) == 1 else named
+    names = [(_name(holder), size) for holder, size in sized[:named]]
+    if more := sized[named:]:
+        names.append((f"{len(more)} more" if named else "processes", sum(size for _, size in more)))
     shown = min(1.0, used / (sum(size for _, size in names) or 1.0))
     return [Part(name, size * shown, STYLES[place]) for place, (name, size) in enumerate(names)]
 

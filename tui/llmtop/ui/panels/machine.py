@@ -100,7 +100,7 @@ def _pool_lines(pool: Pool, cells: int) -> list[Line]:
         Span(gib(pool.headroom_bytes), "bold"),
         Span(f" of {gib(pool.total_bytes)} GiB", "label"),
     )
-    parts = pool_parts(pool)
+    parts = pool_parts(pool, cells)
     bar = stacked_line([(part.size, part.style) for part in parts], pool.total_bytes, cells)
     lines = [pair(head, line(Span(f" {word} ", style)), cells), bar, _low_water(pool, cells)]
     if pool.kind == "unified":
