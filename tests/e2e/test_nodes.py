@@ -119,6 +119,30 @@ def test_two_models_on_one_gb10_share_a_pool_and_each_has_its_row(
     assert pool["holders_note"] == "the driver does not say what 1 of 4 processes hold: it is in other"
 
 
+@pytest.mark.parametrize("python", [True, False], ids=["python", "shell"])
+def test_what_a_gb10_keeps_quiet_about_is_found(
+    tmp_path: Path, root: NodeRoot, server: PageServer, *, python: bool
+) -> None:
+    slow = GB10.format(util=96).replace("2405", "513")
+    root.board({"sys_total": 61.5, "soc_pkg": 40.0, "pl1": 140.0}, prochot=1)
+    node = Sshd(tmp_path / "node", root=root.root, python=python)
+    node.tool("nvidia-smi", nvidia_smi(slow))
+    try:
+        with Program(tmp_path, node.url, "-d", "0.5", env=node.env) as program:
+            line = program.wait(lambda seen: _found(seen) >= {"prochot", "slow-clock"}, "both findings")
+            assert line["host"]["power_rails_w"] == {"sys_total": 61.5, "soc_pkg": 40.0, "pl1": 140.0}
+            assert (line["host"]["power_w"], line["devices"][0]["sm_clock_max_mhz"]) == (61.5, 3003.0)
+            node.tool("nvidia-smi", nvidia_smi(GB10.format(util=96)))
+            root.board({"sys_total": 61.5}, prochot=0)
+            program.wait(lambda seen: "prochot" not in _found(seen), "an end of it", len(program.lines))
+    finally:
+        node.stop()
+
+
+def _found(line: Line) -> set[str]:
+    return {finding["id"].partition(":")[0] for finding in line["findings"]}
+
+
 def _held_by_servers(line: Line) -> bool:
     told = [held for pool in line["pools"] for held in pool["holders"]]
     return len([held for held in told if held["server"]]) == 2 and any(held["container"] for held in told)

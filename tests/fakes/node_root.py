@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 HOSTS = Path(__file__).parent.parent / "fixtures" / "host"
@@ -21,14 +22,14 @@ esac
 """
 
 
-def nvidia_smi(row: str, more: str | None = ", [N/A]", app: str = "") -> str:
+def nvidia_smi(row: str, more: str | None = ", [N/A]", app: str = "", clock: str = ", 3003") -> str:
     """An nvidia-smi with this row; without `more` it is too old to know all fields."""
     refusal = 'echo "Field \\"memory.reserved\\" is not a valid field to query."; exit 2'
-    whole = refusal if more is None else f"echo '{row}{more}'"
+    whole = refusal if more is None else f"echo '{row}{more}{clock}'"
     apps = f"echo '{app}'" if app else ":"
-    steady = _PROBE.format(apps=apps, whole=whole, basic=f"echo '{row}'")
+    steady = _PROBE.format(apps=apps, whole=whole, basic=f"echo '{row}{clock}'")
     return (
-        steady.replace("exec sleep 1000", "while sleep 0.3; do echo '" + row + (more or "") + "'; done")
+        steady.replace("exec sleep 1000", "while sleep 0.3; do echo '" + row + (more or "") + clock + "'; done")
         if not app
         else steady
     )
@@ -70,6 +71,16 @@ class NodeRoot:
         self._put(f"proc/{pid}/stat", f"{pid} (VLLM::Worker) S {parent} 0 0")
         self._put(f"proc/{pid}/cgroup", f"0::/system.slice/docker-{container}.scope\n" if container else "0::/\n")
         self._network(str(pid), "")
+
+    def board(self, watts: Mapping[str, float], prochot: int = 0) -> None:
+        """The driver that tells the power of the whole machine."""
+        folder = "sys/class/hwmon/hwmon3"
+        self._put("sys/class/hwmon/hwmon0/name", "nvme\n")
+        self._put(folder + "/name", "spbm\n")
+        self._put(folder + "/prochot", f"{prochot}\n")
+        for number, (label, value) in enumerate(watts.items(), 1):
+            self._put(f"{folder}/power{number}_label", label + "\n")
+            self._put(f"{folder}/power{number}_input", f"{value * 1e6:.0f}\n")
 
     def meminfo(self, **kib: int) -> None:
         """Change lines of /proc/meminfo."""

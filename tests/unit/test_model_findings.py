@@ -12,6 +12,8 @@ from llmtop.contract.snapshot import (
     Device,
     EngineRow,
     Finding,
+    Host,
+    Node,
     Pool,
     Rates,
     ServerView,
@@ -249,3 +251,98 @@ def test_requests_are_turned_away_as_long_as_they_are() -> None:
     ]
     assert (seen[0], seen[29]) == ([], [])
     assert server.admission_rejections_total == 140
+
+
+# what a GB10 keeps to itself
+
+SLOW = Device(
+    0,
+    name="NVIDIA GB10",
+    util=96.0,
+    power_w=14.0,
+    sm_clock_mhz=513.0,
+    sm_clock_max_mhz=3003.0,
+    throttle_known=True,
+    unified=True,
+    node="spark-b",
+)
+POOL = Pool("GB10 unified", "unified", total_bytes=120 * GIB, headroom_bytes=20 * GIB, state="ok", node="spark-b")
+
+
+def on_spark(host: Host = Host(), devices: tuple[Device, ...] = (), pool: Pool = POOL) -> Snapshot:  # noqa: B008
+    """A server on spark-b, which is read by ssh."""
+    node = Node("spark-b", local=False, host=host)
+    return Snapshot(0.0, (replace(WELL, local=False, node="spark-b"),), devices, pools=(pool,), nodes=(node,))
+
+
+def test_a_clock_that_is_held_down_without_a_reason_is_a_finding_that_ends_with_it() -> None:
+    findings = Findings()
+    slow = on_spark(devices=(SLOW,))
+    assert not [found for second in range(10) for found in findings.update(slow, float(second))]
+    (found,) = findings.update(slow, 10.0)
+    assert (found.text, found.evidence) == (
+        "GPU 0 NVIDIA GB10: 513 of 3003 MHz while it works",
+        "17 % of it at 96 % and 14 W, no throttle reason",
+    )
+    assert "power supply" in (found.advice or "")
+    assert findings.update(on_spark(devices=(replace(SLOW, sm_clock_mhz=2405.0),)), 11.0) == ()
+
+
+@pytest.mark.parametrize(
+    "well",
+    [
+        {"sm_clock_mhz": 2405.0},
+        {"util": 10.0},
+        {"power_w": 40.0},
+        {"throttle": ("sw power cap",)},
+        {"throttle_known": False},
+        {"sm_clock_max_mhz": None},
+        {"sm_clock_mhz": None},
+        {"power_w": None},
+        {"util": None},
+        {"power_limit_w": 30.0},
+    ],
+    ids=str,
+)
+def test_a_clock_that_is_low_for_a_reason_or_is_not_known_is_none(well: dict[str, object]) -> None:
+    assert told(on_spark(devices=(replace(SLOW, **well),))) == ()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "evidence"),
+    [
+        ({"temperature_c": 84.0, "slowdown_c": 87.0}, "it slows down at 87 C"),
+        ({"temperature_c": 91.0}, "its driver names no limit"),
+        ({"temperature_c": 81.0, "slowdown_c": 87.0}, None),
+        ({"temperature_c": 80.0}, None),
+        ({}, None),
+    ],
+)
+def test_a_device_near_its_limit_is_hot(changes: dict[str, float], evidence: str | None) -> None:
+    found = told(on_spark(devices=(replace(SLOW, sm_clock_mhz=2405.0, **changes),)))  # type: ignore[arg-type]
+    assert [one.evidence for one in found] == ([evidence] if evidence else [])
+
+
+def test_a_machine_that_signals_heat_is_named() -> None:
+    (found,) = told(on_spark(Host(prochot=True, power_w=88.4)))
+    assert (found.text, found.evidence) == ("spark-b signals that it is too hot (PROCHOT)", "88 W in all")
+
+
+@pytest.mark.parametrize(
+    ("used", "speed", "headroom", "level"),
+    [
+        (2 * GIB, 0.0, 20, "info"),
+        (GIB // 2, 0.0, 20, None),
+        (GIB // 2, 0.0, 4, "info"),
+        (GIB // 2, 5e6, 20, "warning"),
+        (0, 0.0, 4, None),
+        (None, None, 20, None),
+    ],
+)
+def test_swap_in_use_while_a_model_is_served(used: int, speed: float, headroom: int, level: str | None) -> None:
+    host = Host(swap_used_bytes=used, swap_out_bytes_s=speed, psi_full_avg10=0.4)
+    serving = on_spark(host, pool=replace(POOL, headroom_bytes=headroom * GIB))
+    found = told(serving)
+    assert [one.level for one in found] == ([level] if level else [])
+    assert all(f"headroom {headroom}.0 GiB; PSI 0.4" in (one.evidence or "") for one in found)
+    assert told(replace(serving, servers=(replace(serving.servers[0], state=State.IDLE),))) == ()

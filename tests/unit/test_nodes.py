@@ -14,7 +14,7 @@ from fakes.snapshots import BUSY_SERVER, GB10, GIB, HOST, NOON
 from llmtop.commands import text
 from llmtop.commands.config import resolve_nodes
 from llmtop.contract.settings import NodeAddress, Settings, Target, UsageError, named_apart, parse_node
-from llmtop.contract.snapshot import Host, Snapshot, State
+from llmtop.contract.snapshot import Device, Host, Snapshot, State
 from llmtop.engines.discover import server_processes
 from llmtop.machine.live import LiveMachine
 from llmtop.machine.sample import MachineSample, MemInfo
@@ -23,6 +23,7 @@ from llmtop.nodes import ssh
 from llmtop.nodes.blocks import LIMIT, Block, BlockReader, TooMuchError
 from llmtop.nodes.mirror import Mirror
 from llmtop.nodes.reading import NodeReading
+from llmtop.nodes.remote import FIELDS
 from llmtop.nodes.smi import Gpus
 from llmtop.nodes.tree import StreamedTree
 from llmtop.recording.prometheus import samples
@@ -31,10 +32,6 @@ from llmtop.session.poller import Poller
 from llmtop.warmup.control import WarmupControl
 
 NODES = Path(ssh.__file__).parent
-FIELDS = (
-    "index,uuid,name,utilization.gpu,power.draw,enforced.power.limit,temperature.gpu,clocks.sm,"
-    "clocks_throttle_reasons.active,memory.total,memory.used,memory.reserved"
-)
 
 
 # blocks
@@ -63,15 +60,19 @@ def test_a_stream_without_an_end_is_given_up() -> None:
 
 def test_what_nvidia_smi_does_not_know_is_unknown() -> None:
     gpus = Gpus()
-    gpus.take(FIELDS, b"0, GPU-1, NVIDIA GB10, 0, 13.46, [N/A], 55, 2405, 0x0, [N/A], [N/A], [N/A]\n", 1.0)
+    gpus.take(FIELDS, b"0, GPU-1, NVIDIA GB10, 0, 13.46, [N/A], 55, 2405, 0x0, [N/A], [N/A], [N/A], 3003\n", 1.0)
     (device,) = gpus.devices(int(119.6 * GIB), 1.0)
     assert (device.util, device.power_w, device.power_limit_w, device.memory) == (0.0, 13.46, None, None)
     assert (device.unified, device.throttle, device.throttle_known) == (True, (), True)
+    assert device.sm_clock_max_mhz == 3003.0
+    gpus.take(FIELDS, b"0" + b", [N/A]" * 12, 2.0)
+    nothing = next(known for known in gpus.devices(GIB, 2.0) if known.uuid is None)
+    assert nothing == replace(Device(0), uuid=None, unified=nothing.unified, age_s=0.0)
 
 
 def test_memory_that_cannot_be_read_is_no_sign_of_unified_memory() -> None:
     gpus = Gpus()
-    row = b"0, GPU-1, NVIDIA GB10, [Unknown Error], nan, inf, 999, -1, [N/A], [Unknown Error], [N/A], [N/A]\n"
+    row = b"0, GPU-1, NVIDIA GB10, [Unknown Error], nan, inf, 999, -1, [N/A], [Unknown Error], [N/A], [N/A], [N/A]\n"
     gpus.take(FIELDS, row, 1.0)
     (device,) = gpus.devices(GIB, 1.0)
     assert (device.unified, device.util, device.power_w, device.power_limit_w) == (False, None, None, None)
@@ -80,7 +81,7 @@ def test_memory_that_cannot_be_read_is_no_sign_of_unified_memory() -> None:
 
 def test_a_gpu_that_is_in_no_row_any_more_is_lost_and_says_what_it_was() -> None:
     gpus = Gpus()
-    row = b"%d, GPU-%d, NVIDIA H100, 50, 300, 700, 60, 1980, 0x8, 81559, 70000, 551\n"
+    row = b"%d, GPU-%d, NVIDIA H100, 50, 300, 700, 60, 1980, 0x8, 81559, 70000, 551, 1980\n"
     gpus.take(FIELDS, row % (0, 0) + row % (1, 1), 1.0)
     gpus.take(FIELDS, row % (0, 0), 20.0)
     here, gone = gpus.devices(GIB, 20.0)
@@ -93,7 +94,7 @@ def test_a_gpu_that_is_in_no_row_any_more_is_lost_and_says_what_it_was() -> None
 
 def test_processes_end_and_odd_rows_are_none() -> None:
     gpus = Gpus()
-    gpus.take(FIELDS, b"0, GPU-0, NVIDIA H100, 50, 300, 700, 60, 1980, 0x8, 81559, 70000, 551\n", 1.0)
+    gpus.take(FIELDS, b"0, GPU-0, NVIDIA H100, 50, 300, 700, 60, 1980, 0x8, 81559, 70000, 551, 1980\n", 1.0)
     apps = "gpu_uuid,pid,process_name,used_memory"
     rows = b"GPU-0, 7, /opt/a, b/vllm, 1024\nGPU-0, 8, [Not Found], [N/A]\nGPU-0, x, y, 1\nGPU-0, 9, z, 99999999\nno\n"
     gpus.take_processes(apps, rows, 1.0)

@@ -114,6 +114,7 @@ def test_gh200_energy_is_the_modules(library: Path) -> None:
     device = only(read(library, fixture("gh200")))
     assert (device["energy_scope"], device["power_limit_w"], device["power_w"]) == ("module", 900, 331)
     assert (device["numa_node"], device["unified"]) == (1, False)
+    assert (device["sm_clock_max_mhz"], device["slowdown_c"]) == (1980, 87)
     assert device["memory"]["free"] == 6392119296
 
 
@@ -122,6 +123,7 @@ def test_gb10_has_no_memory_of_its_own(library: Path, name: str) -> None:
     device = only(read(library, fixture(name)))
     assert (device["memory"], device["unified"], device["state"]) == (None, True, "OK")
     assert (device["power_limit_w"], device["power_w"], device["energy_scope"]) == (None, 46.11, "gpu")
+    assert (device["sm_clock_max_mhz"], device["slowdown_c"]) == (3003, None)
     assert [p["memory_bytes"] for p in device["processes"]] == [87113 * MIB, 43 * MIB, 18 * MIB]
 
 

@@ -397,6 +397,21 @@ EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t 
     return device_uint(device, KEYS[type], out);
 }
 
+EXPORT nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int *out) {
+    static const char *const KEYS[] = {"clock_max.graphics", "clock_max.sm", "clock_max.mem", "clock_max.video"};
+    TRY(enter_device("nvmlDeviceGetMaxClockInfo", device));
+    if ((unsigned int)type >= sizeof KEYS / sizeof *KEYS) return NVML_ERROR_INVALID_ARGUMENT;
+    return device_uint(device, KEYS[type], out);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, nvmlTemperatureThresholds_t type,
+                                                      unsigned int *out) {
+    static const char *const KEYS[] = {"temp_threshold.0", "temp_threshold.1"};
+    TRY(enter_device("nvmlDeviceGetTemperatureThreshold", device));
+    if ((unsigned int)type >= sizeof KEYS / sizeof *KEYS) return NVML_ERROR_NOT_SUPPORTED;
+    return device_uint(device, KEYS[type], out);
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetAddressingMode(nvmlDevice_t device, nvmlDeviceAddressingMode_t *out) {
     TRY(enter_device("nvmlDeviceGetAddressingMode", device));
     return device_uint(device, "addressing", &out->value);

@@ -255,6 +255,8 @@ class Device:
     numa_node: int | None = None
     simulated: bool = False
     node: str | None = None
+    sm_clock_max_mhz: float | None = None
+    slowdown_c: float | None = None  # the temperature at which the driver slows it down
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +275,9 @@ class Host:
     node: str | None = None
     net_rx_bytes_s: float | None = None  # of its network cards; what RDMA moves is not among it
     net_tx_bytes_s: float | None = None
+    power_w: float | None = None  # of the whole machine, where a driver tells it
+    power_rails_w: Mapping[str, float] = field(default_factory=dict)  # as that driver calls them
+    prochot: bool | None = None  # whether it signals that it is too hot
 
 
 @dataclass(frozen=True, slots=True)

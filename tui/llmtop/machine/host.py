@@ -16,6 +16,7 @@ from pathlib import Path
 
 from llmtop.contract.secrets import mask
 from llmtop.contract.snapshot import Host
+from llmtop.machine.board import TOTAL, BoardReader
 from llmtop.machine.sample import MemInfo, NodeMem
 from llmtop.machine.tree import Files
 
@@ -65,6 +66,7 @@ class HostReader:
         self._procfs = str(procfs)
         self._nodes_dir = str(sysfs / "devices/system/node")
         self._files = files or Disk()
+        self._board = BoardReader(str(sysfs), self._files)
         self._last: _Counters | None = None
         self._mounted: str | None = None  # read once: nobody mounts over it later
 
@@ -103,6 +105,7 @@ class HostReader:
         """Name, CPU %, swap and pressure; rates are over the time since the last call, None at the first."""
         now = self._counters()
         last, self._last = self._last, now
+        board = self._board.read()
         swap = None if mem.swap_total is None or mem.swap_free is None else mem.swap_total - mem.swap_free
         return Host(
             name=self.name(),
@@ -112,6 +115,9 @@ class HostReader:
             swap_used_bytes=swap,
             swap_out_bytes_s=None if last is None else self._swap_out(last, now),
             psi_full_avg10=self._psi(),
+            power_w=board.rails.get(TOTAL),
+            power_rails_w=board.rails,
+            prochot=board.prochot,
         )
 
     def name(self) -> str:

@@ -143,6 +143,10 @@ STATIC: Mapping[str, tuple[Way, ...]] = {
     "numa_node": (lambda n, h: int(n.nvmlDeviceGetNumaNodeId(h)),),
     "ats": (lambda n, h: int(n.nvmlDeviceGetAddressingMode(h)) == _ATS,),
     "module_power": (_module_power,),
+    "sm_clock_max_mhz": (lambda n, h: float(n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_SM)),),
+    "slowdown_c": (
+        lambda n, h: _up_to(_HOTTEST_C, n.nvmlDeviceGetTemperatureThreshold(h, n.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)),
+    ),
 }
 
 # Read once a second.

@@ -109,6 +109,8 @@ class Unit:
             energy_scope=scope if "energy_j" in values else None,
             energy_time=self.energy_time if "energy_j" in values else None,
             numa_node=self.values.get("numa_node"),
+            sm_clock_max_mhz=self.values.get("sm_clock_max_mhz"),
+            slowdown_c=self.values.get("slowdown_c"),
             throttle_known="throttle" in values,
             **values,
         )

@@ -32,11 +32,11 @@ FORGET_S = 30.0  # a process that is older than that will not become another one
 SMALL = ("proc/meminfo", "proc/pressure/memory", "proc/uptime")
 FIELDS = (
     "index,uuid,name,utilization.gpu,power.draw,enforced.power.limit,temperature.gpu,clocks.sm,"
-    "clocks_throttle_reasons.active,memory.total,memory.used,memory.reserved"
+    "clocks_throttle_reasons.active,memory.total,memory.used,memory.reserved,clocks.max.sm"
 )
 OLD_FIELDS = (
     "index,uuid,name,utilization.gpu,power.draw,power.limit,temperature.gpu,clocks.sm,"
-    "clocks_throttle_reasons.active,memory.total,memory.used"
+    "clocks_throttle_reasons.active,memory.total,memory.used,clocks.max.sm"
 )
 APPS = "gpu_uuid,pid,process_name,used_memory"
 AVAILABLE = re.compile(rb"^MemAvailable:\s*(\d+)", re.MULTILINE)
@@ -261,6 +261,7 @@ class NodeReader:
         self.apps = Smi("--query-compute-apps", APPS, 5000, "apps")
         self.least: tuple[int, float, bytes] | None = None  # MemAvailable, when, and the whole
         self.told: dict[str, bool] = {}
+        self.boards: list[str] | None = None
 
     def hello(self) -> None:
         page = os.sysconf("SC_PAGE_SIZE")
@@ -275,6 +276,16 @@ class NodeReader:
         text = self.tree.read(path)
         if text is not None:
             self.out.put("file", path, text)
+
+    def put_board(self) -> None:
+        """Power of the whole machine, where its driver is loaded; looked for as often as processes."""
+        if self.boards is None:
+            names = (f"sys/class/hwmon/{name}" for name in self.tree.names("sys/class/hwmon"))
+            self.boards = [name for name in names if (self.tree.read(name + "/name") or b"").startswith(b"spbm")]
+        for folder in self.boards:
+            for name in self.tree.names(folder):
+                if re.match(r"(name|prochot|power\d+_(label|input))$", name):
+                    self.put_file(f"{folder}/{name}")
 
     def look(self, now: float) -> None:
         text = self.tree.read("proc/meminfo") or b""
@@ -293,6 +304,7 @@ class NodeReader:
             if re.match(r"node\d+$", name):
                 self.put_file(f"{folder}/{name}/meminfo")
                 self.put_file(f"{folder}/{name}/cpulist")
+        self.put_board()
         if self.least is not None:
             self.out.put("dip", f"{now - self.least[1]:.3f}", self.least[2])
             self.least = None
@@ -315,6 +327,7 @@ class NodeReader:
             if now >= scan:
                 self.processes.on_gpus = self.apps.pids
                 self.processes.put(self.out)
+                self.boards = None
                 scan = now + SCAN_S
             if now >= slow:
                 self.report(now)

@@ -2,7 +2,7 @@
 # MARK and HINT are set before it. Processes are looked at every ten seconds, GPUs every five.
 LC_ALL=C; export LC_ALL
 root=${LLMTOP_ROOT:-}
-fields=index,uuid,name,utilization.gpu,power.draw,power.limit,temperature.gpu,clocks.sm,clocks_throttle_reasons.active,memory.total,memory.used
+fields=index,uuid,name,utilization.gpu,power.draw,power.limit,temperature.gpu,clocks.sm,clocks_throttle_reasons.active,memory.total,memory.used,clocks.max.sm
 apps=gpu_uuid,pid,process_name,used_memory
 put() { printf '\n@%s %s %s\n' "$MARK" "$1" "$2"; }
 file() { [ -r "$root/$1" ] && put file "$1" && cat "$root/$1" 2>/dev/null; }
@@ -54,6 +54,26 @@ processes() {
   done
 }
 
+# power of the whole machine, of those rails that are shown
+board() {
+  for folder in "$root"/sys/class/hwmon/hwmon*; do
+    read -r name 2>/dev/null <"$folder/name" || continue
+    case $name in spbm*) ;; *) continue ;; esac
+    place=sys/class/hwmon/${folder##*/}
+    file "$place/name"
+    file "$place/prochot"
+    for path in "$folder"/power*_label; do
+      read -r name <"$path" || continue
+      case $name in sys_total | soc_pkg | cpu_[pe] | gpu | dc_input | pl1 | syspl1)
+        path=${path##*/}
+        file "$place/$path"
+        file "$place/${path%label}input"
+        ;;
+      esac
+    done
+  done 2>/dev/null
+}
+
 gpus() {
   if [ -z "$smi" ]; then
     put smi gpu
@@ -84,7 +104,7 @@ grep ' /proc/meminfo ' "$root/proc/self/mountinfo" 2>/dev/null
 round=0
 while :; do
   [ $((round % 20)) = 0 ] && processes
-  [ $((round % 10)) = 0 ] && gpus
+  [ $((round % 10)) = 0 ] && { gpus; board; }
   file proc/meminfo
   if [ $((round % 2)) = 0 ]; then
     for path in proc/pressure/memory proc/uptime; do file "$path"; done

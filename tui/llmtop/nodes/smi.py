@@ -24,6 +24,7 @@ _NUMBERS: Mapping[str, tuple[str, float]] = {  # the device's field by that of n
     "power.limit": ("power_limit_w", 1e5),
     "temperature.gpu": ("temperature_c", 200.0),
     "clocks.sm": ("sm_clock_mhz", 1e5),
+    "clocks.max.sm": ("sm_clock_max_mhz", 1e5),
 }
 
 
@@ -53,7 +54,7 @@ class Gpus:
             pid, used = _number(row.get("pid"), 2**31), _number(row.get("used_memory"), 2**30)
             if pid is not None:
                 held = None if used is None else int(used * MIB)
-                process = DeviceProcess(int(pid), _process_name(row.get("process_name", "")), held)
+                process = DeviceProcess(int(pid), _name(row.get("process_name", "")), held)
                 self._processes[row.get("gpu_uuid", ""), int(pid)] = process, t
         self._processes = {key: found for key, found in self._processes.items() if t - found[1] < ENDED_S}
 
@@ -100,7 +101,7 @@ def _fill(unit: Unit, row: Mapping[str, str], t: float) -> None:
     if any("lost" in value.lower() for value in row.values()):
         unit.lose("GPU is lost")
         return
-    unit.values = {"name": clean(row.get("name", "")) or None}
+    unit.values = {"name": _name(row.get("name", ""))}
     for field, (name, most) in _NUMBERS.items():
         unit.values[name] = _number(row.get(field), most) if field in row else unit.values.get(name)
     unit.values["throttle"] = _throttle(row.get("clocks_throttle_reasons.active", ""))
@@ -130,7 +131,7 @@ def _number(text: str | None, most: float) -> float | None:
     return value if math.isfinite(value) and 0 <= value <= most else None
 
 
-def _process_name(text: str) -> str | None:
-    """The program's name; None for `[Not Found]`, `[Insufficient Permissions]`, `[N/A]`."""
+def _name(text: str) -> str | None:
+    """A name, of a program without its folder; None for `[Not Found]`, `[Insufficient Permissions]`, `[N/A]`."""
     name = clean(text.rpartition("/")[2] if text.startswith("/") else text)
     return None if not name or name.startswith("[") else name

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-_PROCESS = re.compile(r"proc/(\d+|self)/(?!mountinfo$)")  # the mounts are told once
+_PROCESS = re.compile(r"proc/(\d+|self)/(?!mountinfo$)|sys/class/hwmon/")  # the mounts are told once
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class StreamedTree:
     folders: set[str] = field(default_factory=set)
 
     def forget_processes(self) -> None:
-        """All processes will be told anew."""
+        """All processes, and drivers that come and go, will be told anew."""
         self.files = {path: text for path, text in self.files.items() if not _PROCESS.match(path)}
         self.links.clear()
         self.folders.clear()

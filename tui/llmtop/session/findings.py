@@ -60,5 +60,8 @@ RULES: tuple[Rule, ...] = (
     Rule(server.rejections),
     Rule(server.slow_scrapes, sustain_s=5.0),
     Rule(machine.devices),
+    Rule(machine.low_clock, sustain_s=10.0),
+    Rule(machine.hot, sustain_s=5.0),
+    Rule(machine.swapped, sustain_s=5.0),
     Rule(machine.sources),
 )

@@ -13,7 +13,7 @@ from llmtop_widgets.text import Line, beside
 Draw = Callable[[View, int, int], list[Line]]
 FACTS_CELLS, FACTS_ROWS = 76, 14
 LEAST_BESIDE = 120  # cells from which the words stand beside the figures
-LEAST_CHART, LEAST_BELOW = 8, 5  # rows; the second below details
+LEAST_CHART, LEAST_BELOW = 8, 5  # rows; the second below many figures
 GAP = 3
 
 
@@ -45,13 +45,13 @@ class Panel:
             top = beside([(facts, FACTS_CELLS), (self._words(right), right)], GAP)
             return [*top, (), *self.chart(view, cells, rows - len(top) - 1)][:rows]
         facts, words = self._figures(view, cells), self._words(cells)
-        least = LEAST_BELOW if self.details else LEAST_CHART
+        least = LEAST_BELOW if len(facts) > LEAST_CHART else LEAST_CHART
         room = max(least, rows - len(facts) - 2 - len(words))
         return [*facts, (), *self.chart(view, cells, room), (), *words][:rows]
 
     def _figures(self, view: View, cells: int) -> list[Line]:
-        facts = self.facts(view, cells, FACTS_ROWS)
-        return [*facts, (), *self.details(view, cells)] if self.details else facts
+        details = self.details(view, cells) if self.details else []
+        return [*self.facts(view, cells, FACTS_ROWS), *([(), *details] if details else [])]
 
     def _words(self, cells: int) -> list[Line]:
         return [heading("What it means", cells), *explained(self.terms, cells)]
@@ -62,7 +62,7 @@ MEMORY = Panel("2", "Memory", 6, machine.memory_facts, machine.memory_chart, glo
 QUEUE = Panel("3", "Queue", 4, server.queue_facts, server.queue_chart, glossary.QUEUE)
 THROUGHPUT = Panel("4", "Throughput", 4, server.throughput_facts, server.throughput_chart, glossary.THROUGHPUT)
 LATENCY = Panel("5", "Latency", 6, server.latency_facts, server.latency_chart, glossary.LATENCY)
-GPU = Panel("6", "GPU", 4, machine.gpu_facts, machine.gpu_chart, glossary.GPU)
+GPU = Panel("6", "GPU", 4, machine.gpu_facts, machine.gpu_chart, glossary.GPU, machine.power_lines)
 EVENTS = Panel("7", "Events", 7, events.events_facts, None, glossary.EVENTS)
 SO_FAR = Panel("8", "So far", 7, events.engines_facts, None, glossary.SO_FAR)
 PANELS = (KV, MEMORY, QUEUE, THROUGHPUT, LATENCY, GPU, EVENTS, SO_FAR)

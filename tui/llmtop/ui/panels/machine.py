@@ -7,11 +7,13 @@ import time
 from llmtop.contract.snapshot import Device, Host, Pool, ServerView, Snapshot
 from llmtop.contract.units import UNKNOWN, duration, gib
 from llmtop.session.history import device_series, pool_series
+from llmtop.session.machine_rules import slow_clock
 from llmtop.ui.panels.holders import holder_lines, legend, pool_parts
 from llmtop.ui.panels.view import LEVEL_STYLE, Plot, View, chart, chart_of, fact, heading, pair
 from llmtop_widgets.stackedbar import stacked_line
-from llmtop_widgets.text import Line, Span, line, spread, width, wrap
+from llmtop_widgets.text import Line, Span, line, pack, spread, width, wrap
 
+ROOM_FOR_POWER = 48  # cells
 LEAST_CHART = 5  # rows that are left below the lines of the holders
 
 
@@ -190,7 +192,7 @@ def _one_gpu(device: Device, view: View, cells: int) -> list[Line]:
         Span("  "),
         *fact("", _number(device.temperature_c), "value", "C"),
         Span("  "),
-        *fact("", _number(device.sm_clock_mhz), "value", "MHz"),
+        *_clock(device),
     )
     server = view.server or ServerView("")
     joules = f"{server.joules_per_token:.2f}" if server.joules_per_token is not None else UNKNOWN
@@ -229,12 +231,34 @@ def _gpu_row(device: Device, cells: int) -> Line:
 def _host_line(host: Host, cells: int) -> Line:
     swap = gib(host.swap_used_bytes)
     cpu = fact("host CPU", _number(host.cpu_percent), "value", "%")
+    if host.power_w is not None and cells >= ROOM_FOR_POWER:
+        cpu = (*cpu, Span("  "), *fact("all", _number(host.power_w), "value", "W"))
     rest = line(
         *fact("swap", swap, "low" if host.swap_out_bytes_s else "value", "GiB"),
         Span("  "),
         *fact("PSI", UNKNOWN if host.psi_full_avg10 is None else f"{host.psi_full_avg10:.1f}", "value"),
     )
     return pair(cpu, rest, cells)
+
+
+def _clock(device: Device) -> Line:
+    """The SM clock; of what it could be where that is far from it."""
+    if not slow_clock(device):
+        return fact("", _number(device.sm_clock_mhz), "value", "MHz")
+    return fact("", _number(device.sm_clock_mhz), "low", f"of {_number(device.sm_clock_max_mhz)} MHz")
+
+
+def power_lines(view: View, cells: int) -> list[Line]:
+    """The power of the whole machine, rail by rail, where a driver tells it."""
+    host = view.snapshot.host if view.snapshot else Host()
+    if not host.power_rails_w:
+        return []
+    heat = line(Span("too hot: PROCHOT", "low")) if host.prochot else ()
+    rails = (f"{name} {watts:.1f} W" for name, watts in host.power_rails_w.items())
+    return [
+        spread(line(Span("whole machine", "label")), heat, cells),
+        *(line(Span(row, "value")) for row in pack([*rails], cells, "   ")),
+    ]
 
 
 def _number(value: float | None) -> str:
