@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from llmtop.contract.snapshot import ServerView, Snapshot, State
@@ -78,6 +79,7 @@ def _of_rows(server: ServerView) -> Iterator[str]:
         known = [getattr(row, name) for row in rows if getattr(row, name) is not None]
         if known and len(known) == len(rows) and sum(known) != getattr(server, name):
             yield f"{name} {getattr(server, name)} of rows with {known}"
+    yield from _of_sums(server)
     if live and rows and server.kv_usage != max((r.kv_usage for r in rows if r.kv_usage is not None), default=None):
         yield f"KV {server.kv_usage} of rows with {[row.kv_usage for row in rows]}"
     if len({row.engine for row in rows}) != len(rows):
@@ -101,11 +103,35 @@ def _of_rows(server: ServerView) -> Iterator[str]:
         yield f"room for {server.room_requests} x {length} in {capacity} - {used}"
 
 
+def _of_sums(server: ServerView) -> Iterator[str]:
+    """What flows through a server, what was counted and who waits why is what its engines say, added."""
+    rows = server.engines
+    wholes = {"generation_tok_s": server.rates.generation_tok_s, "preemptions_total": server.preemptions_total}
+    for name, whole in wholes.items():
+        known = [getattr(row, name) for row in rows if getattr(row, name) is not None]
+        if not rows or (whole is None and not known):
+            continue
+        if whole is None or abs(sum(known) - whole) > 1e-6 * max(1.0, whole):
+            yield f"{name} {whole} of rows with {known}"
+    reasons: Counter[str] = Counter()
+    for row in rows:
+        reasons.update(row.waiting_by_reason)
+        if sum(row.waiting_by_reason.values()) > (row.waiting or 0):
+            yield f"engine {row.engine}: {dict(row.waiting_by_reason)} are more than {row.waiting} waiting"
+    if rows and dict(reasons) != dict(server.waiting_by_reason):
+        yield f"{dict(server.waiting_by_reason)} of rows with {dict(reasons)}"
+    capacities = [row.kv_capacity_tokens for row in rows if row.kv_capacity_tokens is not None]
+    if capacities and server.kv_capacity_tokens not in (None, *capacities):  # that of the fullest
+        yield f"{server.kv_capacity_tokens} tokens of rows with {capacities}"
+
+
 def _of_machine_findings(snapshot: Snapshot) -> Iterator[str]:
     ids = {finding.id for finding in snapshot.findings}
     for pool in snapshot.pools:
         if (pool.state in ("low", "critical")) != (f"memory:{pool.name}{snapshot.on(pool.node)}" in ids):
             yield f"{pool.name} is {pool.state}, beside {ids}"
+        if (pool.state is None and pool.reason is not None) != (f"meminfo:{pool.name}{snapshot.on(pool.node)}" in ids):
+            yield f"{pool.name} is {pool.state} because {pool.reason}, beside {ids}"
         used, free, total = pool.used_bytes or 0, pool.headroom_bytes or 0, pool.total_bytes
         if total is not None and used + free > total:
             yield f"{used} used and {free} left of {total} bytes"

@@ -135,6 +135,22 @@ def test_queues_beside_the_schedulers_are_waiting_too() -> None:
     assert server.rates.generation_tok_s == 42.0
 
 
+def test_requests_swapped_out_of_the_cache_of_an_old_vllm_wait_for_it() -> None:
+    def page(swapped: int) -> str:
+        return (
+            'vllm:num_requests_running{model_name="m"} 6\nvllm:num_requests_waiting{model_name="m"} 2\n'
+            f'vllm:num_requests_swapped{{model_name="m"}} {swapped}\nvllm:gpu_cache_usage_perc{{model_name="m"}} 0.93\n'
+            'vllm:num_preemptions_total{model_name="m"} 41\n'
+        )
+
+    server = watched(page(3), page(3))
+    assert (server.running, server.waiting, server.waiting_by_reason) == (6, 5, {"queue": 2, "swapped": 3})
+    assert server.limited_by == "KV_PRESSURE"
+    assert (server.limited_by_evidence or "").startswith("KV 93 %, waiting 5 (3 swapped out), preempted 0;")
+    server = watched(page(0), page(0))
+    assert (server.waiting, server.waiting_by_reason) == (2, {})
+
+
 def test_roles_on_one_page_are_rows_with_their_own_queues() -> None:
     page = (
         'sglang:num_running_reqs{engine_type="prefill"} 2\nsglang:num_running_reqs{engine_type="decode"} 9\n'

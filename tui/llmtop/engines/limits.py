@@ -57,6 +57,11 @@ class EngineLoad:
         return sum(number for reason, number in self.reasons.items() if reason in _DEFERRED)
 
     @property
+    def swapped(self) -> int:
+        """How many lost their place in the cache to others and wait to get it back."""
+        return self.reasons.get("swapped", 0)
+
+    @property
     def queued(self) -> int:
         """How many wait for their turn, as far as reasons are told."""
         elsewhere = sum(number for reason, number in self.reasons.items() if reason not in _TURNS)
@@ -144,7 +149,7 @@ class LimitWindow:
     def _moment(self, load: EngineLoad, preempted: int) -> _Moment | None:
         if load.running is None or load.waiting is None:
             return None
-        if preempted or (load.waiting and (load.kv_usage or 0.0) > KV_FULL):
+        if preempted or load.swapped or (load.waiting and (load.kv_usage or 0.0) > KV_FULL):
             return "KV_PRESSURE"
         if load.states_full:
             return "STATE_POOL"
@@ -217,7 +222,8 @@ class LimitWindow:
         if cause == "SEQ_CAP":
             cap = f" of {load.cap}" if load.cap else ", not rising"
             return f"{label}running {load.running}{cap}, waiting {load.waiting}, {_kv(load.kv_usage)}"
-        return f"{label}{_kv(load.kv_usage)}, waiting {load.waiting}, preempted {self._preemptions()}"
+        swapped = f" ({load.swapped} swapped out)" if load.swapped else ""
+        return f"{label}{_kv(load.kv_usage)}, waiting {load.waiting}{swapped}, preempted {self._preemptions()}"
 
     def _queue(self) -> str:
         """The extremes of the moments with a queue."""

@@ -44,6 +44,7 @@ def _weight(finding: Finding) -> tuple[int, str]:
 
 RULES: tuple[Rule, ...] = (
     Rule(machine.memory),
+    Rule(machine.not_ours),
     Rule(machine.cache_in_the_way, sustain_s=2.0),
     Rule(spread.wedge),
     Rule(server.stalled),

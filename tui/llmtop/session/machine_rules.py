@@ -31,6 +31,20 @@ def memory(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+def not_ours(snapshot: Snapshot) -> Iterator[Finding]:
+    """Memory that no headroom or state can be told of, because what was read is a container's."""
+    for pool in snapshot.pools:
+        if pool.state is None and pool.reason is not None:
+            what = "unknown: /proc/meminfo is" if pool.headroom_bytes is None else "in doubt: /proc/meminfo may be"
+            yield Finding(
+                f"meminfo:{pool.name}{snapshot.on(pool.node)}",
+                "warning",
+                f"{pool.name}{snapshot.on(pool.node)}: headroom {what} a container's",
+                pool.reason,
+                "run llmtop on the machine itself, or give it the machine's /proc (--procfs)",
+            )
+
+
 def _less_memory(pool: Pool, snapshot: Snapshot) -> str:
     """What the servers of the pool's machine can do, each engine in its own words."""
     there = [server for server in snapshot.servers if runs_on(server, pool.node)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llmtop.engines.command_line import process
-from llmtop.engines.registry.entry import EngineEntry, Kind, MetricSource, Remedies, counter, gauge, histogram
+from llmtop.engines.registry.entry import EngineEntry, Kind, MetricSource, Remedies, counter, gauge, histogram, queue
 
 # vLLM's families; a process registers nearly all of them when it starts
 _FAMILIES = (
@@ -36,6 +36,7 @@ VLLM = EngineEntry(
         *gauge("running", "vllm:num_requests_running"),
         *gauge("waiting", "vllm:num_requests_waiting"),
         MetricSource("waiting", "vllm:num_requests_waiting_by_reason", Kind.REASON, by="reason"),
+        *queue("swapped", "vllm:num_requests_swapped"),  # up to 0.9: preempted, their cache moved to the host
         # up to 0.11.0 every API server process exported its own copy of the gauge, all but one at 0
         *gauge("kv_usage", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", fold="max"),
         *counter("generation", "vllm:generation_tokens_total"),
