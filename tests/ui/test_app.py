@@ -201,8 +201,8 @@ async def test_data_parallel_engines_have_rows_of_their_own() -> None:
         await s.press("e")
         table = s.app.screen.query_one(LineTable)
         assert len(table.rows) == 5
-        assert re.search(r"all 4.*SERVING +▄+ +87\.0 % +22 +6 +206 +400,000", s.text)
-        assert re.search(r"2 +gpt-oss-120b +SERVING +▄+ +87\.0 % +6 +2 +52\.0", s.text)
+        assert re.search(r"all 4.*SERVING +▄+▁+ +87\.0 % +22 +6 +206 +400,000", s.text)
+        assert re.search(r"2 +gpt-oss-120b +SERVING +▄+▁+ +87\.0 % +6 +2 +52\.0", s.text)
 
 
 async def test_sorting_by_a_click_and_back_by_another() -> None:

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from llmtop_widgets import Span, gauge_line, glyphs, plain, shade, stacked_line
+from llmtop_widgets.gauge import thin
 from llmtop_widgets.stackedbar import apportion
 
 
@@ -80,3 +81,8 @@ def test_shades_differ_without_colour() -> None:
 @pytest.mark.parametrize("glyph", [glyphs.UNICODE, glyphs.ASCII])
 def test_chart_glyphs_cannot_be_mistaken(glyph: glyphs.Glyphs) -> None:
     assert len({*glyph.blocks, glyph.zero, glyph.mark, glyph.threshold}) == 12
+
+
+def test_a_thin_gauge_can_be_read_without_its_styles() -> None:
+    assert plain(thin(gauge_line(0.5, 8))) == "▄▄▄▄▁▁▁▁"
+    assert plain(thin(gauge_line(None, 3))) == "╌╌╌"

@@ -46,9 +46,17 @@ def gauge_line(
 
 
 def thin(gauge: Line) -> Line:
-    """A gauge half a row high, in whole cells; as it is where the terminal has no half blocks."""
-    half = glyphs.current().quadrants[12:13]
-    return tuple(Span(half * len(span.text), span.style) for span in gauge) if half else gauge
+    """A gauge half a row high, in whole cells; as it is where the terminal has no half blocks.
+
+    What is empty is a line at the foot: the gauge can be read where a row has one style.
+    """
+    glyph = glyphs.current()
+    if not glyph.quadrants:
+        return gauge
+    half = {ord(sign): glyph.quadrants[12] for sign in (glyph.bar_full, *glyph.bar_partials)}
+    return tuple(
+        Span(span.text.translate(half | {ord(glyph.bar_empty): glyph.blocks[1]}), span.style) for span in gauge
+    )
 
 
 def _steps(fraction: float, steps: int) -> int:
