@@ -304,14 +304,14 @@ class Gauge:
 
 
 async def test_a_mark_begins_a_new_low_water_epoch() -> None:
-    machine = Gauge(100 * GIB)
+    machine = Gauge(120 * GIB)
     app = LlmtopApp(settings := replace(Settings(), interval_s=0.2), Live(settings, machine))
     async with app.run_test(size=(132, 43)) as pilot:
         s = Session(app, pilot)
         machine.dips = {"unified": Dip(10 * GIB, time.time())}
         await until(s, lambda: "low-water 10.0" in s.text)
         machine.available = 50 * GIB
-        await until(s, lambda: "headroom 50.0 of 100.0 GiB" in s.text)
+        await until(s, lambda: "headroom 50.0 of 120.0 GiB" in s.text)
         assert "low-water 10.0" in s.text
         await s.press("m")
         await until(s, lambda: "low-water 50.0" in s.text)

@@ -8,14 +8,26 @@ from dataclasses import replace
 import pytest
 
 from fakes.snapshots import ALL, BUSY_SERVER, GIB, busy, data_parallel, gh200, h200x8, idle, no_gpu, stale, unknown
-from llmtop.contract.snapshot import Event, Finding, Holder, Latency, LatencySet, Node, Quantile, ServerView, Snapshot
+from llmtop.contract.snapshot import (
+    Event,
+    Finding,
+    Holder,
+    Latency,
+    LatencySet,
+    Node,
+    Quantile,
+    ServerView,
+    Snapshot,
+    State,
+)
 from llmtop.session.history import History
 from llmtop.ui.panels.board import PANELS, Panel
 from llmtop.ui.panels.frame import header, page, share_rows
+from llmtop.ui.panels.glossary import explained
 from llmtop.ui.panels.holders import pool_parts
 from llmtop.ui.panels.machine import held_lines, memory_facts
 from llmtop.ui.panels.server import quantile_span, queue_chart
-from llmtop.ui.panels.verdict import verdict_line
+from llmtop.ui.panels.verdict import beyond_verdict, finding_lines, verdict_line
 from llmtop.ui.panels.view import Scales, View
 from llmtop_widgets import glyphs
 from llmtop_widgets.linewidget import STYLE_NAMES
@@ -176,7 +188,7 @@ def header_text(snapshot: Snapshot, cells: int) -> str:
         (
             "MIXED",
             "up to 27 waiting, KV up to 5 %; a queue in 33 % of the last 29 s",
-            "● MIXED  a queue came and went (33 % of the last 29 s); up to 27 waiting, KV up to 5 %",
+            "● QUEUE COMES AND GOES  somebody waited 33 % of the last 29 s; up to 27 waiting, KV up to 5 %",
         ),
     ],
 )
@@ -469,3 +481,45 @@ def test_without_colours_the_queue_tells_running_and_waiting_apart() -> None:
         glyphs.use(glyphs.UNICODE)
     assert "requests: █ running, ▒ waiting on top" in text
     assert "▒▒▒" in text.partition("\n")[2]
+
+
+def test_the_evidence_gives_way_clause_by_clause_before_what_to_do() -> None:
+    evidence = "running 32 of 32, waiting 3, KV 86 %; 50 % of the last 29 s"
+    server = replace(BUSY_SERVER, running=32, limited_by="SEQ_CAP", limited_by_evidence=evidence)
+    view = view_of(replace(busy(), servers=(server,)))
+    shown = [plain(verdict_line(view, cells)) for cells in (118, 84, 78, 38)]
+    advice = " → raise --max-num-seqs, or fewer users"
+    assert shown == [
+        f"● BATCH IS FULL  {evidence}{advice}",
+        f"● BATCH IS FULL  running 32 of 32, waiting 3{advice}",
+        f"● BATCH IS FULL  running 32 of 32{advice}",
+        "● BATCH IS FULL  running 32 of 32",
+    ]
+
+
+def test_an_engine_that_stalls_in_a_server_that_works_leads() -> None:
+    healthy = data_parallel()
+    first, *others = healthy.servers[0].engines
+    server = replace(healthy.servers[0], engines=(replace(first, state=State.STALLED), *others), limited_by="MIXED")
+    finding = Finding(f"stalled-engine:{server.url}", "critical", "x (engine 0): requests run, no counter moves")
+    view = view_of(replace(healthy, servers=(server,), findings=(finding,)))
+    assert plain(verdict_line(view, 120)).startswith(f"● ENGINE {first.engine} STALLED")
+    assert finding not in beyond_verdict(view)  # said once
+
+
+def test_advice_that_does_not_fit_ends_with_a_whole_clause() -> None:
+    advice = "a 1-token request tells a hang from stale gauges; a dead engine needs a restart"
+    finding = Finding("f", "critical", "gpt-oss-120b (engine 1, 3): requests run, no counter moves", None, advice)
+    text = " ".join(plain(content).strip() for content in finding_lines(finding, 78, 2))
+    assert text.endswith("tells a hang from stale gauges")
+
+
+def test_of_a_panel_on_a_small_screen_no_term_is_cut() -> None:
+    for panel in PANELS:
+        lines = [plain(content).strip() for content in panel.whole(view_of(busy(), 60), 78, 19)]
+        whole = [plain(content).strip() for content in explained(panel.terms, 78)]
+        words = [text for text in lines if text in whole]
+        assert words == whole[: len(words)]
+        if len(words) < len(whole):
+            assert any("? explains the rest" in text for text in lines) or not words
+            assert not words or whole[len(words)] in {plain(explained((t,), 78)[0]).strip() for t in panel.terms}

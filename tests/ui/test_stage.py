@@ -276,3 +276,9 @@ def test_every_gauge_fills_with_the_figure_above_it() -> None:
     pool = replace(UNIFIED_POOL, headroom_bytes=12 * GIB, total_bytes=120 * GIB)
     shown = figures(view_of(replace(of_server(kv_usage=0.9), pools=(pool,))))
     assert [figure.share for figure in shown[2:]] == [0.9, 0.1]  # much is used, and little is left
+
+
+def test_the_reason_in_the_sentence_is_whole_or_not_there() -> None:
+    text = "\n".join(page(view_of(busy()), (40, 12)))
+    assert "8 users, 11.8 tok/s each, 3 wait" in text
+    assert "…" not in text

@@ -89,7 +89,7 @@ REPLAY_KEYS: tuple[Key, ...] = (
 LOAD_KEYS: tuple[Key, ...] = (
     Key("start", ("f5",), "Start", "Load test: start the plan; asks first", shown="F5", priority=True),
     Key("scenario(1)", ("f6", "down"), "Scenario", "Load test: the next kind of test", shown="F6", priority=True),
-    Key("scenario(-1)", ("up",), "Scenario before", "Load test: the kind of test before", shown="Up"),
+    Key("scenario(-1)", ("up",), "Previous", "Load test: the kind of test before", shown="Up"),
     Key(
         "new_plan",
         ("f7",),

@@ -47,14 +47,20 @@ class Panel:
         facts, words = self._figures(view, cells), self._words(cells)
         least = LEAST_BELOW if len(facts) > LEAST_CHART else LEAST_CHART
         room = max(least, rows - len(facts) - 2 - len(words))
+        words = self._words(cells, rows - len(facts) - 2 - room)
         return [*facts, (), *self.chart(view, cells, room), (), *words][:rows]
 
     def _figures(self, view: View, cells: int) -> list[Line]:
         details = self.details(view, cells) if self.details else []
         return [*self.facts(view, cells, FACTS_ROWS), *([(), *details] if details else [])]
 
-    def _words(self, cells: int) -> list[Line]:
-        return [heading("What it means", cells), *explained(self.terms, cells)]
+    def _words(self, cells: int, rows: int = 999) -> list[Line]:
+        """As many terms as there is room for, each whole."""
+        number = len(self.terms)
+        while number and len(explained(self.terms[:number], cells)) >= rows:
+            number -= 1
+        more = "? explains the rest" if number < len(self.terms) else ""
+        return [heading("What it means", cells, more), *explained(self.terms[:number], cells)]
 
 
 KV = Panel("1", "KV cache", 6, server.kv_facts, server.kv_chart, glossary.KV)

@@ -15,6 +15,7 @@ from llmtop_widgets import glyphs
 from llmtop_widgets.gauge import gauge_line, thin
 from llmtop_widgets.text import Line, Span, crop, line
 
+MOST_STATE = 10
 KIND_STYLE = {
     "preemptions": "low",
     "restart": "low",
@@ -84,7 +85,7 @@ def _moment(label: str, value: str, when: float | None) -> Line:
 
 
 def _engine_line(row: EngineRow, cells: int) -> Line:
-    return _row(f"{row.engine}", row, row.generation_tok_s, cells)
+    return _row(f"engine {row.engine}", row, row.generation_tok_s, cells)
 
 
 def _server_line(row: ServerView, cells: int) -> Line:
@@ -93,11 +94,12 @@ def _server_line(row: ServerView, cells: int) -> Line:
 
 def _row(name: str, row: EngineRow | ServerView, speed: float | None, cells: int) -> Line:
     _, style = kv_state(row.kv_usage)
-    bar = max(4, min(24, cells - 66))
+    bar = max(4, min(24, cells - 68))
     gauge = thin(gauge_line(row.kv_usage, bar, {"low": "low", "critical": "alarm"}.get(style, "bar"), track="axis"))
     content = line(
         Span(f"{name[:18]:<18} ", "bold"),
-        Span(f"{row.state:<9}", STATE_STYLE[row.state]),
+        Span(row.state[:MOST_STATE], STATE_STYLE[row.state]),
+        Span(" " * (MOST_STATE + 1 - len(row.state[:MOST_STATE]))),
         *gauge,
         Span(f"{percent(row.kv_usage):>8}"),
         Span(f"{count(row.running):>5}"),

@@ -68,7 +68,7 @@ def _fill(content: Line) -> str:
 def _full(view: View, moment: str | None, cells: int, rows: int) -> list[Line]:
     airy = rows >= 30
     head, shown = _head(view, moment, cells, airy), figures(view)
-    told = [(), fit(crop(sentence(view), cells), cells, "center"), *([()] if airy else [])]
+    told = [(), fit(_sentence(view, cells), cells, "center"), *([()] if airy else [])]
     room = rows - len(head) - len(told)
     grid = best_grid(shown, cells, room - max(CHART_ROWS, room // (4 if view.load is None else 3)))
     lines = [*head, *_digits(shown, grid, cells), *told]
@@ -117,6 +117,12 @@ def _title(view: View, cells: int) -> Line:
     return spread(left, state, cells)
 
 
+def _sentence(view: View, cells: int) -> Line:
+    """The sentence; its reason goes before it is cut."""
+    words = sentence(view)
+    return crop(words if width(words) <= cells else words[:2], cells)
+
+
 def sentence(view: View) -> Line:
     """`8 users, 14 tok/s each, room for 25 more`, or what holds it back; of a load test where it is."""
     server, said, load = view.server, verdict(view), view.load
@@ -137,7 +143,7 @@ def sentence(view: View) -> Line:
         return line(Span(f"{glyphs.current().dot} ", "ok"), Span(", ".join(words), "bold"))
     words += [f"{count(server.waiting)} wait"] if server.waiting else []
     style = said.style.replace("critical", "alarm")
-    why = {"MIXED": "a queue comes and goes"}.get(said.headline, said.headline.lower())
+    why = "a queue comes and goes" if server.limited_by == "MIXED" else said.headline.lower()
     why = "" if said.headline.endswith("WAITING") else f"  {why}"
     return line(Span(f"{glyphs.current().dot} ", style), Span(", ".join(words), "bold"), Span(why, f"bold {style}"))
 
@@ -238,7 +244,7 @@ def _compact(view: View, moment: str | None, cells: int, rows: int) -> list[Line
             Span(f"{figure.label:<19}", "label"), Span(figure.digits, figure.style), Span("  "), *figure.word
         )
         lines.append(crop(content, cells))
-    lines += [(), crop(sentence(view), cells)] if rows >= len(lines) + 3 else []
+    lines += [(), _sentence(view, cells)] if rows >= len(lines) + 3 else []
     height = rows - len(lines) - 1
     if height >= 2:
         lines += [(), *chart(view, view.url, "generation", cells, height, SPEED)]

@@ -23,6 +23,7 @@ class VerdictWords:
     advice: str = ""
 
 
+MOST_NAMED = 4  # engines
 _STATES = {
     State.DOWN: ("SERVER DOWN", "is it up, and the port right?"),
     State.AUTH: ("KEY WANTED", "name the variable that holds it: --api-key-env NAME"),
@@ -39,7 +40,7 @@ _LIMITS = {
         "REQUESTS ARE DEFERRED",
         "not for the cache: for a KV transfer, a grammar, a LoRA",
     ),
-    "MIXED": ("MIXED", ""),
+    "MIXED": ("QUEUE COMES AND GOES", ""),
 }
 MEANINGS = {
     "KV_PRESSURE": "KV CACHE FULL",
@@ -63,6 +64,11 @@ def verdict(view: View) -> VerdictWords:
         return VerdictWords(STATE_STYLE[server.state], headline, server.reason or "", advice)
     if pool is not None and pool.state == "critical":
         return _memory(pool, snapshot)
+    frozen = [row.engine for row in server.engines if row.state is State.STALLED]
+    if frozen:
+        which = ", ".join(frozen) if len(frozen) <= MOST_NAMED else f"{len(frozen)} OF {len(server.engines)}"
+        headline = f"ENGINE{'S' if len(frozen) > 1 else ''} {which} STALLED"
+        return VerdictWords("critical", headline, server.reason or "", _STATES[State.STALLED][1])
     if server.limited_by == "KV_PRESSURE":
         return _kv_pressure(server)
     if server.limited_by in _LIMITS:
@@ -91,7 +97,7 @@ def _evidence(server: ServerView) -> str:
     figures, _, held = (server.limited_by_evidence or "").partition("; ")
     if server.limited_by != "MIXED" or not held:
         return server.limited_by_evidence or ""
-    return f"a queue came and went ({held.removeprefix('a queue in ')}); {figures}"
+    return f"somebody waited {held.removeprefix('a queue in ')}; {figures}"
 
 
 def _kv_pressure(server: ServerView) -> VerdictWords:
@@ -137,7 +143,7 @@ def more_users(server: ServerView) -> int | None:
 
 
 def verdict_line(view: View, cells: int) -> Line:
-    """`● HEADLINE  evidence → what to do`; the advice stays whole and the evidence gives way, then the advice goes."""
+    """`● HEADLINE  evidence → what to do`; the evidence gives way clause by clause, then the advice goes."""
     return told(verdict(view), cells)
 
 
@@ -148,12 +154,19 @@ def told(said: VerdictWords, cells: int) -> Line:
     room = cells - sum(text_width(span.text) for span in head)
     advice = f" {arrow} {said.advice}" if said.advice else ""
     evidence = f"  {said.evidence}" if said.evidence else ""
-    if text_width(evidence) + text_width(advice) > room:
-        short = evidence.partition(";")[0]
-        evidence = short if text_width(short) + text_width(advice) <= room else evidence
-    if text_width(evidence) + text_width(advice) > room:
-        advice = ""
+    short = _shorter(evidence, room - text_width(advice))
+    if text_width(short) + text_width(advice) > room:
+        short, advice = _shorter(evidence, room), ""
+    evidence = short
     return crop(line(*head, Span(evidence, ""), Span(advice, "bold")), cells)
+
+
+def _shorter(text: str, room: int) -> str:
+    """As many clauses as there is room for, the first always."""
+    for end in (";", ", "):
+        while text_width(text) > room and end in text:
+            text = text.rpartition(end)[0]
+    return text
 
 
 def _loud(said: VerdictWords) -> str:
@@ -168,7 +181,9 @@ def beyond_verdict(view: View) -> list[Finding]:
     code = {"KV_PRESSURE": "kv", "SEQ_CAP": "seq-cap"}.get(server.limited_by or "")
     said = {f"{name}:{server.url}" for name in ("unreachable", "stalled", code) if name}
     headline = verdict(view).headline
-    if headline.startswith("MEMORY"):
+    if headline.endswith(" STALLED"):
+        said = {f"stalled-engine:{server.url}"}
+    elif headline.startswith("MEMORY"):
         pool = tightest_pool(snapshot)
         said = {f"memory:{pool.name}"} if pool is not None else set()
     elif server.limited_by not in ("KV_PRESSURE", "SEQ_CAP") and headline not in _SAID:
@@ -195,6 +210,8 @@ def finding_lines(finding: Finding, cells: int, most: int) -> list[Line]:
         return [crop(line(*head, Span(f"  {finding.evidence or ''}".rstrip(), "dim")), cells)]
     first = crop(line(*head, Span(f"  {finding.evidence or ''}".rstrip(), "dim")), cells)
     rest = wrap(advice, max(1, cells - indent))
+    if len(rest) > most - 1 and ";" in advice:  # its second half goes before it is cut
+        rest = wrap(advice.partition(";")[0], max(1, cells - indent))
     if len(rest) > most - 1:  # without the evidence there is more room for it
         begun, *rest = wrap(f"{finding.text}  {advice}", max(1, cells - indent))[:most]
         first = line(Span(f" {word} ", style), Span(f" {begun}", "bold"))

@@ -11,7 +11,7 @@ from textual.widget import Widget
 from llmtop import __version__
 from llmtop.contract.units import UNKNOWN
 from llmtop.engines.registry import ENGINES
-from llmtop.ui.keys import ALL_KEYS, LOAD_KEYS
+from llmtop.ui.keys import ALL_KEYS, LOAD_KEYS, Key
 from llmtop.ui.panels import glossary
 from llmtop.ui.panels.board import PANELS
 from llmtop.ui.panels.glossary import entry, explained
@@ -21,7 +21,8 @@ from llmtop_widgets import glyphs
 from llmtop_widgets.linepanel import LinePanel
 from llmtop_widgets.text import Line, Span, line
 
-KEYS, LABEL = 24, 12  # cells
+KEYS, NARROW_KEYS, LABEL = 24, 15, 12  # cells
+ROOMY = 100  # cells from which every key of an action is named
 SCROLLBAR = 2
 
 
@@ -59,15 +60,24 @@ class HelpScreen(ViewScreen):
         self.query_one(VerticalScroll).scroll_to(y=self._tops.get(key, self._tops[PANELS[0].key]), animate=False)
 
 
+def _keys(row: Key, room: int) -> str:
+    """The keys of an action as far as there is room; digits as a span."""
+    more = [key.title() if len(key) > 1 else key for key in row.keys[1:] if len(key) <= 6]
+    if row.action != row.call:
+        more = [f"{PANELS[0].key} to {PANELS[-1].key}"]
+    keys = [row.shown or row.keys[0], *more]
+    while len("  ".join(keys)) >= room:
+        keys.pop()
+    return "  ".join(keys)
+
+
 def page(cells: int) -> tuple[list[Line], dict[str, int]]:
     """The lines of the help, and the row at which the words of each panel begin, by its key."""
     lines, tops = [line(), line(Span(" Keys", "title"))], dict[str, int]()
+    room = KEYS if cells >= ROOMY else NARROW_KEYS
     for row in (*ALL_KEYS, *LOAD_KEYS):
-        more = (key.title() if len(key) > 1 else key for key in row.keys[1:] if len(key) <= 6)
-        keys = "  ".join(
-            [row.shown or row.keys[0], *(more if row.action == row.call else (f"{PANELS[0].key} to {PANELS[-1].key}",))]
-        )
-        lines += entry(line(Span(f"  {keys:<{KEYS}}", "key"), Span(f"{row.label:<{LABEL}}", "bold")), row.text, cells)
+        head = line(Span(f"  {_keys(row, room):<{room}}", "key"), Span(f"{row.label:<{LABEL}}", "bold"))
+        lines += entry(head, row.text, cells)
     for panel in PANELS:
         tops[panel.key] = len(lines) + 1
         lines += [line(), line(Span(f" {panel.name}", "title"), Span(f"  {panel.key}", "key"))]
