@@ -6,6 +6,8 @@ past. A column without a sample is a gap (None), never a zero.
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,41 +16,47 @@ from llmtop.contract.snapshot import Device, Event, Mark, Pool, ServerView, Snap
 
 STEPS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 COLUMNS = 260
+LONGEST_S = COLUMNS * STEPS_S[-1]
 MARKS = 64
 EVENTS = 200
 Fold = Callable[[float, float], float]
 
 
 class _Columns:
-    """One resolution of a series: (column number, folded value, samples)."""
+    """One resolution of a series: a ring of folded values, NaN where there is a gap."""
 
     def __init__(self, step: float) -> None:
         self.step = step
-        self.cells: deque[tuple[int, float | None]] = deque(maxlen=COLUMNS)
+        self._ring = array("d", (math.nan,)) * COLUMNS  # whole from the start: it does not grow for hours
+        self._newest: int | None = None  # column
         self._last_t = 0.0
 
     def push(self, t: float, value: float | None, fold: Fold) -> None:
         column = int(t // self.step)
-        if self.cells and self.cells[-1][0] == column:
-            held = self.cells[-1][1]
+        sample = math.nan if value is None else float(value)
+        last = column if self._newest is None else self._newest
+        if column == self._newest:
+            held = self._ring[column % COLUMNS]
             if value is not None:
-                self.cells[-1] = (column, value if held is None else fold(held, value))
+                self._ring[column % COLUMNS] = value if math.isnan(held) else fold(held, value)
         else:
             # a sample a moment late jumps a column: that is no gap
-            jumped = bool(self.cells) and column == self.cells[-1][0] + 2 and t - self._last_t < 1.8 * self.step
-            if jumped:
-                self.cells.append((column - 1, value))
-            self.cells.append((column, value))
+            jumped = column == last + 2 and t - self._last_t < 1.8 * self.step
+            for between in range(max(last + 1, column - COLUMNS), column):
+                self._ring[between % COLUMNS] = sample if jumped else math.nan
+            self._ring[column % COLUMNS] = sample
+            self._newest = column
         self._last_t = t
 
     def tail(self, newest: int, width: int) -> list[float | None]:
         """The last `width` columns up to column `newest`."""
         result: list[float | None] = [None] * width
+        if self._newest is None:
+            return result
         first = newest - width + 1
-        for column, value in reversed(self.cells):
-            if column < first:
-                break
-            if column <= newest:
+        for column in range(max(first, self._newest - COLUMNS + 1), min(newest, self._newest) + 1):
+            value = self._ring[column % COLUMNS]
+            if not math.isnan(value):
                 result[column - first] = value
         return result
 
@@ -57,11 +65,13 @@ class Series:
     """One figure over time."""
 
     def __init__(self, fold: Fold) -> None:
+        self.last = 0.0  # when a sample came last
         self._fold = fold
         self._resolutions = {step: _Columns(step) for step in STEPS_S}
 
     def push(self, t: float, value: float | None) -> None:
         """Add a sample; None is a gap."""
+        self.last = t
         for columns in self._resolutions.values():
             columns.push(t, value, self._fold)
 
@@ -156,6 +166,8 @@ class History:
     def _of(self, owner: str, name: str, fold: Fold) -> Series:
         series = self._series.get((owner, name))
         if series is None:
+            # what has not been seen for so long is all gaps: replicas that come and go leave nothing behind
+            self._series = {key: old for key, old in self._series.items() if self.now - old.last < LONGEST_S}
             series = self._series[owner, name] = Series(fold)
         return series
 
