@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -18,7 +20,7 @@ from llmtop.contract.snapshot import (
     Snapshot,
     State,
 )
-from llmtop.session.history import COLUMNS, MARKS, STEPS_S, History, Series, newest, pool_series
+from llmtop.session.history import COLUMNS, LONGEST_S, MARKS, STEPS_S, SWEEP_S, History, Series, newest, pool_series
 
 URL = "http://a:8000"
 T0 = 1_800_000_000.0
@@ -130,6 +132,36 @@ def test_the_newest_columns_are_kept() -> None:
     assert columns[40:] == [float(second) for second in range(COLUMNS, 2 * COLUMNS)]
 
 
+@pytest.mark.parametrize("away", [COLUMNS - 1, COLUMNS, COLUMNS + 1, 2 * COLUMNS, 10 * COLUMNS + 7])
+@pytest.mark.parametrize("step", STEPS_S)
+def test_a_gap_longer_than_what_is_kept_shows_nothing_old(step: float, away: int) -> None:
+    series = Series(newest)
+    for column in range(COLUMNS):
+        series.push(column * step, 7.0)
+    now = (COLUMNS - 1 + away) * step
+    series.push(now, 8.0)
+    kept = [7.0] if away < COLUMNS else []
+    assert series.columns(step, now, COLUMNS) == [*kept, *[None] * (COLUMNS - 1 - len(kept)), 8.0]
+
+
+@pytest.mark.parametrize("ahead", [1, COLUMNS, 3 * COLUMNS + 5])
+def test_columns_that_have_no_sample_yet_are_gaps_and_not_what_stood_there_before(ahead: int) -> None:
+    series = Series(newest)
+    for second in range(2 * COLUMNS):
+        series.push(float(second), 7.0)
+    at = 2.0 * COLUMNS - 1 + ahead
+    held = max(COLUMNS - ahead, 0)
+    assert series.columns(1.0, at, COLUMNS) == [7.0] * held + [None] * (COLUMNS - held)
+
+
+def test_a_look_at_the_past_shows_what_was_there() -> None:
+    series = Series(newest)
+    for second in range(2 * COLUMNS):
+        series.push(float(second), float(second))
+    assert series.columns(1.0, COLUMNS + 4.0, 8) == [None] * 3 + [float(COLUMNS + more) for more in range(5)]
+    assert series.columns(1.0, 30.0, 3) == [None] * 3
+
+
 def test_every_step_has_its_columns() -> None:
     series = Series(max)
     for second in range(121):
@@ -172,6 +204,81 @@ def test_a_clock_that_jumps_ahead_is_a_gap() -> None:
     history = filled(snapshot(0, running=1), snapshot(3600, running=2))
     assert history.columns(URL, "running", 1.0, 3) == [None, None, 2.0]
     assert history.columns(URL, "running", 60.0, 61)[0] == 1.0
+
+
+@pytest.mark.parametrize("jump", [-1e9, -LONGEST_S - 1, -1.0, LONGEST_S + 1, 1e9])
+def test_after_a_jump_of_the_clock_samples_follow_each_other_again(jump: float) -> None:
+    history = filled(*(snapshot(second, running=1) for second in range(300)))
+    for second in range(300, 310):
+        history.push(snapshot(second + jump, running=second))
+    assert history.columns(URL, "running", 1.0, 8) == [float(second) for second in range(302, 310)]
+    before = history.columns(URL, "running", 1.0, COLUMNS)[: COLUMNS - 10]
+    assert set(before) == ({1.0} if jump < 0 else {None})
+
+
+@pytest.mark.parametrize("jump", [0.0, -3600.0, -1e9, 100.0])
+def test_the_mark_of_a_restart_stays_beside_the_samples_of_its_moment(jump: float) -> None:
+    history = filled(*(snapshot(second, running=1) for second in range(5)))
+    history.push(snapshot(5 + jump, running=9, marks=(RESTART,)))
+    for second in range(6, 200):
+        history.push(snapshot(second + jump, running=2))
+        for step in STEPS_S:
+            (place,), texts = history.marks_in(step, COLUMNS)
+            assert texts == [RESTART.text]
+            assert history.columns(URL, "running", step, COLUMNS)[place] == 9.0
+
+
+def hours(history: History, first: int, seconds: int, servers: int = 3) -> None:
+    """Push a snapshot of these servers and a pool every ten seconds."""
+    pool = Pool("GPU 0 memory", "hbm", "GPU-x", headroom_bytes=30 << 30)
+    for t in range(first, first + seconds, 10):
+        views = tuple(replace(ServerView(f"http://h:{n}", State.SERVING), running=n + t % 7) for n in range(servers))
+        history.push(Snapshot(T0 + t, views, pools=(pool,)))
+
+
+def test_the_past_of_the_same_servers_does_not_grow() -> None:
+    tracemalloc.start()
+    try:
+        history = History()
+        hours(history, 0, 300)
+        gc.collect()
+        early = tracemalloc.get_traced_memory()[0]
+        hours(history, 300, 6 * 3600)
+        gc.collect()
+        late = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert late < 1.1 * early
+
+
+def test_replicas_that_come_and_go_leave_nothing_behind() -> None:
+    history, most = History(), 0
+    for number in range(60):
+        url = f"http://replica:{number}"
+        for second in (0, 600, 1200):
+            view = replace(ServerView(url, State.SERVING), running=1, rates=Rates(10.0, 5.0))
+            history.push(Snapshot(T0 + number * 1800 + second, (view,)))
+        owners = {owner for owner, _ in history._series}
+        assert url in owners
+        assert owners == {owner for owner, _ in history.peaks} == set(history.served)
+        most = max(most, len(owners))
+    assert most <= (LONGEST_S + SWEEP_S) / 1800 + 1
+
+
+def test_what_is_listed_keeps_its_peak_however_long_nobody_looked() -> None:
+    history = filled(rate(0, 90.0), rate(2 * LONGEST_S, 10.0))
+    assert history.peak(URL) == 90.0
+    history.push(Snapshot(T0 + 2 * LONGEST_S + SWEEP_S))
+    assert history.peak(URL) == 90.0
+    assert history.columns(URL, "generation", 60.0, 12)[0] is None
+
+
+def test_an_owner_is_kept_as_long_as_one_of_its_columns_shows_it() -> None:
+    history = filled(rate(0, 90.0), Snapshot(T0 + LONGEST_S - 60))
+    assert history.columns(URL, "generation", 60.0, COLUMNS)[0] == 90.0
+    history.push(Snapshot(T0 + LONGEST_S + SWEEP_S))
+    assert history.columns(URL, "generation", 60.0, COLUMNS) == [None] * COLUMNS
+    assert history.peak(URL) is None
 
 
 def test_marks_fall_into_columns_and_leave_with_them() -> None:

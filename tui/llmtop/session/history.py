@@ -17,6 +17,7 @@ from llmtop.contract.snapshot import Device, Event, Mark, Pool, ServerView, Snap
 STEPS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 COLUMNS = 260
 LONGEST_S = COLUMNS * STEPS_S[-1]
+SWEEP_S = 600.0
 MARKS = 64
 EVENTS = 200
 Fold = Callable[[float, float], float]
@@ -119,7 +120,7 @@ class History:
         self.peaks: dict[tuple[str, str], Peak] = {}  # by server and figure
         self.served: dict[str, float] = {}  # by server: tokens since the last mark, as its rates add up
         self.now = 0.0
-        self._shift = 0.0
+        self._shift = self._swept = 0.0
 
     def push(self, snapshot: Snapshot) -> None:
         """Take a snapshot; a clock that jumps back is shifted on, so that time only grows."""
@@ -142,6 +143,16 @@ class History:
             owner, known = device_series(device), snapshot.current(device.node)
             self._of(owner, "util", max).push(t, device.util if known else None)
             self._of(owner, "power", newest).push(t, device.power_w if known else None)
+        if t - self._swept >= SWEEP_S:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Forget what has not been listed for so long that it is all gaps: replicas come and go."""
+        self._swept = self.now
+        self._series = {key: series for key, series in self._series.items() if self.now - series.last < LONGEST_S}
+        owners = {owner for owner, _ in self._series}
+        self.peaks = {key: peak for key, peak in self.peaks.items() if key[0] in owners}
+        self.served = {owner: tokens for owner, tokens in self.served.items() if owner in owners}
 
     def _push_server(self, server: ServerView, t: float, now: float, passed: float) -> None:
         # what a stale server last said is not what it does now
@@ -166,8 +177,6 @@ class History:
     def _of(self, owner: str, name: str, fold: Fold) -> Series:
         series = self._series.get((owner, name))
         if series is None:
-            # what has not been seen for so long is all gaps: replicas that come and go leave nothing behind
-            self._series = {key: old for key, old in self._series.items() if self.now - old.last < LONGEST_S}
             series = self._series[owner, name] = Series(fold)
         return series
 
