@@ -163,6 +163,39 @@ def argv(process: psutil.Process) -> list[str]:
         return []
 
 
+TOLD = {
+    "HF_TOKEN": "hf_of another tool",
+    "X_API_KEY": "a key of theirs",
+    "MY_OWN": "and 1 more",
+    "HTTPS_PROXY": "u:p@h",
+}
+
+
+@pytest.mark.parametrize("command", ["load", "proxy", "demo"])
+def test_what_a_child_is_not_told(command: str, tmp_path: Path) -> None:
+    talker = Talker(KEYS[1])
+    load = ["--yes", "--max-concurrency", "1", "--num-prompts", "4", "--no-warm-up"]
+    words = {"load": ["load", talker.url, *load], "proxy": ["proxy", ":0", talker.url], "demo": ["demo"]}
+    env = environment(tmp_path, {**TOLD, "VLLM_API_KEY": talker.key, "XDG_STATE_HOME": str(tmp_path / "state")})
+    args = [COMMAND, *words[command], "--json", *(bare(tmp_path) if command == "load" else ())]
+    with (
+        talker,
+        subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            children = psutil.Process(process.pid).children(recursive=True)
+            told = [child.environ() for child in children]
+        finally:
+            process.kill()
+    assert told
+    for found in told:
+        assert not {*TOLD, "VLLM_API_KEY"} & found.keys()
+        assert found["PATH"] == env["PATH"]
+        hidden(talker.key, *found.values())
+
+
 STARTS = """
 import os, sys, time
 key = sys.argv[-1]

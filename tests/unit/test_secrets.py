@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmtop.contract.secrets import mask
+from llmtop.contract.secrets import mask, own_environment, tool_environment
 
 SECRET = "s3cr3tVALUE99"
 
@@ -55,3 +55,17 @@ def test_other_text_stays_as_it_is(text: str) -> None:
 def test_masking_twice_changes_nothing() -> None:
     once = mask(f"--api-key {SECRET} Bearer {SECRET} hf_{SECRET}")
     assert mask(once) == once
+
+
+ENVIRON = {"PATH": "/bin", "LC_ALL": "C", "SSL_CERT_FILE": "ca.pem", "DOCKER_HOST": "ssh://h", "SSH_AUTH_SOCK": "/s"}
+SECRETS = {"HF_TOKEN": "1", "VLLM_API_KEY": "2", "PASSWORD": "3", "db_password": "4", "AWS_SECRET_ACCESS_KEY": "5"}
+
+
+def test_a_tool_is_told_no_variable_with_the_name_of_a_secret() -> None:
+    assert tool_environment(ENVIRON | SECRETS) == ENVIRON
+
+
+def test_a_process_of_our_own_is_told_what_it_needs_and_what_it_is_to_read() -> None:
+    told = {name: ENVIRON[name] for name in ("PATH", "LC_ALL", "SSL_CERT_FILE")}
+    assert own_environment(ENVIRON | SECRETS) == told
+    assert own_environment(ENVIRON | SECRETS, "HF_TOKEN", None) == told | {"HF_TOKEN": "1"}

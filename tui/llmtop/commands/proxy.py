@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
 from llmtop.commands.common import EXIT_OK, add_common, add_connection, base_settings, has_screen, named_targets
+from llmtop.contract.secrets import own_environment
 from llmtop.contract.settings import Target, UsageError
 
 HERE = "127.0.0.1"
@@ -58,8 +60,8 @@ def _served(host: str, port: int, upstream: Target) -> Iterator[tuple[subprocess
     command = [sys.executable, "-P", "-m", "llmtop.proxy", host, str(port), upstream.url, "--with-parent"]
     command += ["--ca", str(upstream.ca)] if upstream.ca else []
     command += ["--insecure"] if upstream.insecure else []
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
+    pipe, environ = subprocess.PIPE, own_environment(os.environ)
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True, env=environ)
     try:
         assert process.stdout is not None
         said = json.loads(process.stdout.readline() or '{"error": "the proxy did not start"}')

@@ -50,6 +50,35 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
 
 _SECRET_NAME = re.compile(r"(?:.*[_-])?(?:(?:api)?key|token|secret|password|passwd|credentials?)", re.I)
 
+_KEPT = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "COLUMNS",
+    "ROWS",
+)
+_KEPT_FAMILIES = ("LC_", "PYTHON", "XDG_", "SSL_CERT_", "TEXTUAL_", "TERM_PROGRAM")
+
+
+def own_environment(environ: Mapping[str, str], *more: str | None) -> dict[str, str]:
+    """What a process of this program's own needs of the environment: no keys, and no proxies, which may hold one.
+
+    `more`: variables that it is told to read.
+    """
+    kept = (*_KEPT, *more)
+    return {name: value for name, value in environ.items() if name in kept or name.startswith(_KEPT_FAMILIES)}
+
+
+def tool_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a tool that is asked something may know: all but what has the name of a secret."""
+    return {name: value for name, value in environ.items() if not _SECRET_NAME.fullmatch(name)}
+
 
 class Known:
     """The secrets of this run, in every way in which they may be written."""

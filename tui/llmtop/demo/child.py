@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from llmtop.contract.secrets import own_environment
 from llmtop.demo import profile as profiles
 from llmtop.demo.faults import FAULTS
 from llmtop.demo.server import DemoServer, ServerOptions
@@ -182,7 +183,8 @@ def launch(machine: str, **options: Any) -> DemoProcess:
     # the child must not write to the terminal it is shown on: its stderr is kept for the error message alone
     with tempfile.TemporaryFile("w+") as errors:
         pipe = subprocess.PIPE
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True)
+        environ = own_environment(os.environ, options.get("api_key_env"))
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True, env=environ)
         line = _first_line(process)
         if not line:
             process.kill()

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from llmtop.contract.codec import plain
-from llmtop.contract.secrets import KNOWN
+from llmtop.contract.secrets import KNOWN, own_environment
 from llmtop.load.plan import Plan
 
 _LINE_LIMIT = 64 << 20
@@ -47,6 +47,7 @@ class Child:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            env=own_environment(os.environ),
             limit=_LINE_LIMIT,
         )
         child = cls(process)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llmtop.contract.secrets import tool_environment
 from llmtop.contract.units import clean
 from llmtop.machine.tree import Folder
 
@@ -98,7 +100,12 @@ def inspect(tool: str, container: str) -> Container | None:
         return None
     try:
         done = subprocess.run(
-            [path, "inspect", container], stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=True
+            [path, "inspect", container],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=True,
+            env=tool_environment(os.environ),
         )
         return _parsed(json.loads(done.stdout)[0])
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError, AttributeError):

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from llmtop.contract.secrets import tool_environment
 from llmtop.warmup.log_line import MAX_LINE
 
 POLL_S = 0.1
@@ -272,7 +273,12 @@ def _read(fd: int, stop: threading.Event) -> Iterator[tuple[bytes, bool]]:
 
 def _run_command(argv: list[str], stop: threading.Event) -> Iterator[tuple[bytes, bool]]:
     process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env=tool_environment(os.environ),
     )
     assert process.stdout is not None
     threading.Thread(target=_end_with, args=(process, stop), name="llmtop-log-end", daemon=True).start()
@@ -348,7 +354,8 @@ def _container_exit(tool: str, name: str) -> int | None:
 
 def _asked(argv: list[str]) -> subprocess.CompletedProcess[bytes] | None:
     try:
-        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False)
+        environ = tool_environment(os.environ)
+        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, env=environ, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from textual_serve.app_service import AppService
 from textual_serve.download_manager import DownloadManager
 
+from llmtop.contract.secrets import own_environment
 from llmtop.contract.settings import Settings, Target, UsageError
 from llmtop.contract.snapshot import Snapshot
 from llmtop.machine.source import MachineSource, MachineTee
@@ -33,8 +34,6 @@ STATIC = Path(textual_serve.__file__).parent / "static"
 MOST_CELLS = 500
 MESSAGE_BYTES = 64 * 1024
 GOODBYE_S = 3.0
-_KEPT = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV", "COLUMNS", "ROWS")
-_KEPT_FAMILIES = ("LC_", "PYTHON", "XDG_", "TEXTUAL_", "TERM_PROGRAM")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class Tab(AppService):
     async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
         """Start the process without a shell, and without what is secret in the environment."""
         command = (sys.executable, "-P", "-m", "llmtop.web.tab", str(self._socket))
-        environment = kept_environment(self._build_environment(width=width, height=height))
+        environment = own_environment(self._build_environment(width=width, height=height))
         self._process = await asyncio.create_subprocess_exec(
             *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment
         )
@@ -93,11 +92,6 @@ class Tab(AppService):
         finally:
             if self._process is not None and self._process.returncode is None:
                 self._process.kill()
-
-
-def kept_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a tab's process needs of the environment: no keys, no proxies."""
-    return {name: value for name, value in environment.items() if name in _KEPT or name.startswith(_KEPT_FAMILIES)}
 
 
 class Site:
