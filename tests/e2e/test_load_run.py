@@ -18,7 +18,17 @@ import pytest
 from fakes.nvml import build, environment
 from fakes.truth import TruthServer
 from llmtop import cli
-from llmtop.load.events import Draining, Event, Finished, LevelDone, LevelStarted, Preflighted, Progress, RequestDone
+from llmtop.load.events import (
+    Draining,
+    Event,
+    Finished,
+    LevelDone,
+    LevelPreparing,
+    LevelStarted,
+    Preflighted,
+    Progress,
+    RequestDone,
+)
 from llmtop.load.plan import Level, Plan, Timeouts
 from llmtop.load.results import values_of
 from llmtop.load.runner import LoadError, LoadRun, LoadThread, RunOptions
@@ -107,6 +117,33 @@ def test_a_quick_sweep_climbs_on_while_its_limits_hold(truth: TruthServer) -> No
     levels = sweep(1, 2, 4, 8, prompts=8, size=(64, 2))
     result, _ = play(plan(truth, *levels, adaptive=True, slo={"ttft_p99": 60.0}), write=False)
     assert [level["concurrency"] for level in result["levels"]] == [1, 2, 4, 8]
+
+
+def test_between_the_last_good_and_the_first_bad_level_a_quick_sweep_looks_closer(truth: TruthServer) -> None:
+    """Prompts queue at 800 tok/s, so that c users wait c x 0.08 s: 10 keep a limit of 0.88 s, and 12 do not."""
+    truth.script(ttft_s=0.001, itl_s=0.001, prefill_tok_s=800.0)
+    levels = tuple(Level(f"c={c}", c, 2 * c, 64, 4) for c in (2, 4, 8, 16, 32, 64))
+    slo = {"ttft_p99": 0.88}
+    result, events = play(plan(truth, *levels, adaptive=True, refine=2, slo=slo))
+    played = [level["concurrency"] for level in result["levels"]]
+    assert (played[:4], played[-2:]) == ([2, 4, 8, 16], [12, 10])  # and 32 only if 16 still brought something
+    assert [level["num_prompts"] for level in result["levels"][-2:]] == [24, 20]
+    assert (result["sweet_spot"], result["first_fail"]["concurrency"]) == (10, 12)
+    assert result["levels"][-1]["counters"]["client"]["requests"] == 20
+    followed = plan(truth, *levels, refine=2)
+    for event in events:
+        if isinstance(event, LevelPreparing):
+            followed = followed.with_level(event.index, event.level)
+    written = json.loads((Path(result["directory"]) / "plan.json").read_text())
+    assert [level["concurrency"] for level in written["levels"]] == played
+    assert [level.name for level in followed.levels] == [level["name"] for level in written["levels"]]
+
+
+def test_no_more_is_sent_between_levels_than_was_said(truth: TruthServer) -> None:
+    truth.script(ttft_s=0.001, itl_s=0.001, prefill_tok_s=800.0)
+    levels = tuple(Level(f"c={c}", c, 2 * c, 64, 4) for c in (8, 16))
+    result, _ = play(plan(truth, *levels, adaptive=True, refine=2, slo={"ttft_p99": 0.88}), write=False)
+    assert [level["concurrency"] for level in result["levels"]] == [8, 16]
 
 
 def test_foreign_load_is_noticed(truth: TruthServer) -> None:

@@ -145,6 +145,39 @@ def test_a_quota_ends_the_run_with_its_words(capsys: pytest.CaptureFixture[str])
     assert [level["level"] for level in run.result["levels"]] == ["c=2"]
 
 
+def test_a_server_that_says_when_to_come_again_is_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
+    with stranger(late=2) as server:
+        run = Loaded(server, capsys)
+    assert run.level["completed"] == 8
+    assert run.warnings.count("the model is being loaded (Retry-After: 0); asked again after 0 s") == 2
+    assert run.result["outside"]["preflight"]["requests"] == server.asked - 8 - 2  # two got 503
+
+
+@pytest.mark.parametrize("again", ["3600", "Wed, 21 Oct 2026 07:28:00 GMT", "nan"])
+def test_who_wants_to_be_asked_much_later_is_told_of(again: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with stranger(late=99, again=again) as server:
+        run = Loaded(server, capsys, code=3)
+    assert f"HTTP 503 from /v1/completions: the model is being loaded (Retry-After: {again})" in run.result["error"]
+    assert server.asked == 1
+
+
+@pytest.mark.parametrize(
+    ("moved", "base"),
+    [
+        ("https://gpu.example/api/v1/completions", "https://gpu.example/api"),
+        ("/llm/v1/completions?x=1", "{url}/llm"),
+    ],
+)
+def test_a_redirect_is_not_followed_and_says_what_to_name(
+    moved: str, base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with stranger(moved=moved) as server:
+        run = Loaded(server, capsys, code=3)
+    assert "HTTP 307 from /v1/completions: moved to " in run.result["error"]
+    assert run.result["error"].endswith(f"; name {base.format(url=server.url)}")
+    assert server.asked == 1
+
+
 def test_a_rate_that_the_server_does_not_keep_up_with(capsys: pytest.CaptureFixture[str]) -> None:
     with stranger(per_s=40.0) as server:
         args = ("--scenario", "rate", "--request-rate", "10,60", "--burstiness", "100")

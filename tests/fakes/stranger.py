@@ -56,6 +56,9 @@ class Stranger:
     refuses: tuple[str, ...] = ()  # parts of a body, with 400 and OpenAI's words
     models: tuple[str, ...] = ("odd-one",)
     able: str | None = None  # the only model that makes text
+    late: int = 0  # so many requests get 503 first
+    again: str = "0"  # their Retry-After
+    moved: str | None = None  # where it sends everybody
     tls: ssl.SSLContext | None = None
     url: str = ""
     log: list[Answered] = field(default_factory=list)
@@ -82,6 +85,10 @@ class Stranger:
             _whole(writer, 200, {"tokens": list(range(1000, 1000 + len(body["prompt"].split())))})
         elif not chat and not (path == "/v1/completions" and self.completions):
             _whole(writer, 404, {"detail": "Not Found"})
+        elif self.moved is not None:
+            _whole(writer, 307, {}, f"Location: {self.moved}\r\n")
+        elif self.asked <= self.late:
+            _whole(writer, 503, {"error": {"message": "the model is being loaded"}}, f"Retry-After: {self.again}\r\n")
         elif self.most is not None and self.asked > self.most:
             _whole(writer, 429, {"error": {"message": "quota used up"}}, "Retry-After: 7\r\n")
         elif self.able is not None and body.get("model") != self.able:

@@ -17,7 +17,7 @@ from llmtop.contract.codec import plain, rebuild
 from llmtop.demo.profile import load as load_profile
 from llmtop.load.level import arrivals
 from llmtop.load.measure import most_at_once
-from llmtop.load.pace import Climb, Pace, block_measurement, estimate_s, straight
+from llmtop.load.pace import Climb, Pace, block_measurement, estimate_s, level_between, level_s, straight
 from llmtop.load.plan import Caps, Level, Plan, Timeouts
 from llmtop.load.scenarios import SCENARIOS, Options, TooLong, bench_commands, build, cuts, fit
 
@@ -81,6 +81,8 @@ def test_prompts_are_cut_to_what_the_model_takes() -> None:
 def test_quick_is_boxed_and_climbs_by_doubling() -> None:
     plan = build("quick", BASE)
     assert plan.adaptive
+    assert plan.refine
+    assert not build("quick", BASE, Options(concurrencies=(1, 2, 4))).refine  # who names the users gets those
     assert [(x.concurrency, x.num_prompts, x.duration_s) for x in plan.levels[:3]] == [
         (1, 4, 20),
         (2, 8, 20),
@@ -202,6 +204,38 @@ def test_the_estimate_of_a_climb_stops_where_it_stops() -> None:
     reached = replace(plan, levels=plan.levels[:6])  # c=16 reads 8 s of prompts, c=32 sixteen
     assert estimate_s(plan, pace) == estimate_s(reached, pace)
     assert (estimate_s(replace(plan, slo={}), pace) or 0.0) > (estimate_s(plan, pace) or 0.0)
+
+
+@pytest.mark.parametrize(
+    ("kept", "users"),
+    [
+        ({1: True, 2: True, 4: True, 8: False}, 6),
+        ({1: True, 16: True, 32: False, 64: True, 24: True}, 28),  # the first that fails counts
+        ({4: True, 8: False, 6: False}, 5),
+        ({16: True, 18: False}, None),  # 17 of 16 is no news
+        ({1: True, 2: False}, None),
+        ({1: False}, None),
+        ({1: True, 8: True}, None),
+        ({}, None),
+    ],
+)
+def test_half_way_between_the_last_good_and_the_first_bad_level(kept: dict[int, bool], users: int | None) -> None:
+    levels = {Level(f"c={c}", c, 4 * c, 2048, 128, duration_s=20.0): good for c, good in kept.items()}
+    between = level_between(levels)
+    assert between == (Level(f"c={users}", users, 4 * users, 2048, 128, duration_s=20.0) if users else None)
+
+
+def test_levels_of_the_same_number_of_requests_have_that_number_between_too() -> None:
+    between = level_between({Level("c=4", 4, 64, 8, 8): True, Level("c=8", 8, 64, 8, 8): False})
+    assert between == Level("c=6", 6, 64, 8, 8)
+
+
+def test_the_estimate_counts_what_is_tried_between() -> None:
+    pace = Pace(4000, ((1, 0.03), (32, 0.1)))  # c=4 reads prompts for 2 s, c=8 for 4.1
+    climb = build("quick", replace(BASE, warm_up=False))
+    more = (estimate_s(climb, pace) or 0.0) - (estimate_s(replace(climb, refine=0), pace) or 0.0)
+    between = [level_s(replace(climb.levels[2], concurrency=c, num_prompts=4 * c), pace) for c in (6, 7)]
+    assert more == pytest.approx(sum(between))
 
 
 def test_first_token_timeout_grows_with_the_prompts_in_flight() -> None:

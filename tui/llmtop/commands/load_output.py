@@ -12,7 +12,17 @@ from llmtop.contract.settings import UsageError
 from llmtop.contract.units import UNKNOWN, clean, duration, rate, seconds
 from llmtop.engines.models import ListedModel
 from llmtop.load import table
-from llmtop.load.events import Draining, Event, LevelDone, LevelStarted, Measuring, Preflighted, Progress, Warned
+from llmtop.load.events import (
+    Draining,
+    Event,
+    LevelDone,
+    LevelPreparing,
+    LevelStarted,
+    Measuring,
+    Preflighted,
+    Progress,
+    Warned,
+)
 from llmtop.load.models import NoModel, candidates, choice, unlisted
 from llmtop.load.pace import measurement_words
 from llmtop.load.plan import ROUTES, Plan
@@ -138,6 +148,8 @@ class Bar:
     def take(self, event: Event) -> None:
         """Shows an event."""
         match event:
+            case LevelPreparing(index, level):
+                self._plan = self._plan.with_level(index, level)
             case Progress():
                 self._bar.update(self._task, completed=event.fraction, description=self._words(event))
             case LevelDone(_, result):

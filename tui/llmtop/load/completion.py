@@ -90,7 +90,6 @@ class Reply:
         "_body",
         "_failure",
         "_parser",
-        "_retry_after",
         "_seen_event",
         "asked_tokens",
         "chars",
@@ -102,11 +101,13 @@ class Reply:
         "first_chars",
         "first_tokens",
         "keep_text",
+        "location",
         "message",
         "metrics",
         "prompt_tokens",
         "reasoning_chunks",
         "reasoning_tokens",
+        "retry_after",
         "status",
         "texts",
         "times",
@@ -133,13 +134,13 @@ class Reply:
         self._parser = SseParser()
         self._failure: Outcome | None = None
         self._seen_event = False
-        self._retry_after = ""
+        self.retry_after = self.location = ""  # headers
         self._body = b""  # the start of a body that is no stream
 
-    def head(self, status: int, content_encoding: str = "", retry_after: str = "") -> None:
+    def head(self, status: int, content_encoding: str = "", retry_after: str = "", location: str = "") -> None:
         """The status line and headers came."""
         self.status = status
-        self._retry_after = f" (Retry-After: {KNOWN.hide(retry_after)})" if retry_after else ""
+        self.retry_after, self.location = KNOWN.hide(retry_after), KNOWN.hide(location)
         failure = http_outcome(status)
         if failure:
             self._fail(failure, f"HTTP {status}")
@@ -222,7 +223,7 @@ class Reply:
     def _explained(self, failure: Outcome) -> Outcome:
         """`failure`, with the server's own words from a body that was no stream."""
         if self._seen_event or not self._body:
-            self.message += self._retry_after if self.status in REFUSED else ""
+            self.message += self._again()
             return failure
         try:
             chunk = json.loads(self._body)
@@ -233,8 +234,12 @@ class Reply:
             failure = Outcome.STREAM_ERROR
         start = KNOWN.hide_bytes(self._body)[:200].decode("utf-8", "replace")
         self.message = KNOWN.hide(words or self.message or start)
-        self.message += self._retry_after if self.status in REFUSED else ""
+        self.message += self._again()
         return failure
+
+    def _again(self) -> str:
+        """When a server that refuses more wants to be asked again, in its words."""
+        return f" (Retry-After: {self.retry_after})" if self.retry_after and self.status in REFUSED else ""
 
     def _fail(self, failure: Outcome, message: str) -> None:
         if self._failure is None:

@@ -35,7 +35,8 @@ class Exchange:
     def on_head(self, status: int, headers: Mapping[str, str]) -> None:
         """The transport's: status and headers came."""
         self.got_bytes = True
-        self.reply.head(status, headers.get("content-encoding", "").lower(), headers.get("retry-after", ""))
+        encoding = headers.get("content-encoding", "").lower()
+        self.reply.head(status, encoding, headers.get("retry-after", ""), headers.get("location", ""))
 
     def on_body(self, data: bytes, now: float) -> None:
         """The transport's: body bytes read at `now`."""

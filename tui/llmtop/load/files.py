@@ -68,7 +68,16 @@ class RunFiles:
         self._series = self._open("server.csv")
         self._csv = csv.writer(self._series)
         self._csv.writerow(("level", *_SERIES))
-        self._write("plan.json", json.dumps(plain(plan), indent=1))
+        self._write_plan()
+
+    def replan(self, plan: Plan) -> None:
+        """The plan as the run has changed it."""
+        self._plan = plan
+        with self._trying():
+            self._write_plan()
+
+    def _write_plan(self) -> None:
+        self._write("plan.json", json.dumps(plain(self._plan), indent=1))
 
     def request(self, level: str, record: RequestRecord) -> None:
         """One line of `requests.jsonl`; gaps between chunks are in the level's file."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from llmtop.load.plan import Level, Plan
 
+NEWS = 8  # one user more for every so many is worth another level
 GAIN = 1.05  # of the best tok/s so far: what a doubling of the users must bring
 CHUNK = 2048  # prompt tokens that a step reads
 STEP_GROWTH = 0.07  # of a step by each further user, where only one number of users is known
@@ -108,16 +109,43 @@ def estimate_s(plan: Plan, pace: Pace | None) -> float | None:
     if pace is None:
         return None
     took, climb = 0.0, Climb(bool(plan.slo))
+    kept: dict[Level, bool] = {}
     for level in plan.levels:
         wait_s = plan.timeouts.first_token_s(level)
         if pace.answers and _first_s(level, pace) > wait_s:
             took += wait_s * math.ceil(plan.caps.error_minimum / level.concurrency)
             break
         took += min(level_s(level, pace, plan.warm_up), plan.caps.level_s)
-        speed = level.num_prompts * level.output_len / _busy_s(level, pace)
-        if plan.adaptive and climb.ends(speed, _keeps(level, pace, plan.slo, speed)):
+        speed = _tok_s(level, pace)
+        kept[level] = _keeps(level, pace, plan.slo, speed)
+        if plan.adaptive and climb.ends(speed, kept[level]):
             break
+    for _ in range(plan.refine):
+        between = level_between(kept) if plan.slo else None
+        if between is not None:
+            took += level_s(between, pace, plan.warm_up)
+            kept[between] = _keeps(between, pace, plan.slo, _tok_s(between, pace))
     return min(took, plan.caps.run_s)
+
+
+def level_between(kept: Mapping[Level, bool]) -> Level | None:
+    """Half way between the last level that kept the limits and the first that did not; None where that is no news."""
+    levels = sorted(kept, key=lambda level: level.concurrency)
+    fails = next((i for i, level in enumerate(levels) if not kept[level]), 0)
+    if fails == 0:
+        return None
+    good, bad = levels[fails - 1], levels[fails]
+    users = (good.concurrency + bad.concurrency) // 2
+    if users - good.concurrency < max(1, good.concurrency // NEWS):
+        return None
+    requests = good.num_prompts
+    if bad.num_prompts != requests:  # so many for each user
+        requests = requests * users // good.concurrency
+    return replace(good, name=f"c={users}", concurrency=users, num_prompts=requests)
+
+
+def _tok_s(level: Level, pace: Pace) -> float:
+    return level.num_prompts * level.output_len / _busy_s(level, pace)
 
 
 @dataclass(slots=True)

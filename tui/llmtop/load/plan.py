@@ -7,7 +7,7 @@ beside the results.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Route = Literal["completions", "chat"]
@@ -80,6 +80,7 @@ class Plan:
     prompt_mode: PromptMode = "ids"
     seed: int = 0
     adaptive: bool = False  # stop climbing as `pace.Climb` says
+    refine: int = 0  # levels to try between the last that kept the limits and the first that did not, at most
     slo: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_SLO))
     goodput_ms: Mapping[str, float] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -106,6 +107,15 @@ class Plan:
         if (tokens := self.tokens()[0] + self.tokens()[1]) > caps.tokens:
             out.append(f"{tokens:,} tokens, more than {caps.tokens:,}")
         return out
+
+    def going_on(self, done: int, level: Level) -> Plan:
+        """The plan with a level after the first `done` ones that was not in it, and none after that."""
+        return replace(self, levels=(*self.levels[:done], level))
+
+    def with_level(self, index: int, level: Level) -> Plan:
+        """The plan as a run tells it by the level that it plays next: one between ends it."""
+        told = self.levels[index].concurrency if index < len(self.levels) else None
+        return self if not self.refine or told == level.concurrency else self.going_on(index, level)
 
     def requests(self) -> int:
         """Requests of all levels; an upper bound where a level is boxed in time."""

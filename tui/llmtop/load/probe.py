@@ -13,7 +13,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import urljoin
 
+from llmtop.contract.units import clean
 from llmtop.engines.models import ListedModel, listed
 from llmtop.load.completion import REFUSED, Outcome, Reply
 from llmtop.load.exchange import Exchange, Meter
@@ -30,6 +32,8 @@ _SAMPLE_WORDS = 400
 _ANSWER_S = 5.0
 _TRIED_MODELS = 3
 _SHORT = 64  # tokens: a prompt so short is not worth a calibration
+_WORDS = 120
+_WAIT_S = 30.0  # at most, for a server that says when to come again
 _SEVERAL = 1.1  # tokens per chunk
 
 
@@ -113,7 +117,7 @@ class Probe:
                 refusals.append(error)
                 continue
             notes = [f"{ROUTES[api]} is used: {refusal}" for refusal in refusals]
-            return await self._calibrated(replace(found, notes=tuple(notes)))
+            return await self._calibrated(replace(found, notes=(*notes, *found.notes)))
         raise min(refusals, key=lambda refusal: refusal.no_route)  # the one that says more
 
     async def _json(self, method: str, route: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -152,7 +156,7 @@ class Probe:
 
         A server that answers with a broken stream is loaded all the same: the levels then say how it fails.
         """
-        attempt = profile
+        attempt, waited_s = profile, 0.0
         while True:
             exchange = await self.complete(attempt)
             outcome, status = exchange.outcome, exchange.reply.status
@@ -160,6 +164,15 @@ class Probe:
                 return self._learned(attempt, exchange)
             why = exchange.reply.message or self._silence(outcome)
             words = f"{_kind(outcome, status)} from {ROUTES[profile.api]}: {why}"
+            wait_s = _seconds(exchange.reply.retry_after) if status == 503 else None  # it starts, or is full just now
+            if wait_s is not None and waited_s + wait_s <= _WAIT_S:
+                note = f"{words}; asked again after {wait_s:g} s"
+                attempt, waited_s = replace(attempt, notes=(*attempt.notes, note)), waited_s + wait_s
+                await asyncio.sleep(wait_s)
+                continue
+            if exchange.reply.location and status is not None and 300 <= status < 400:
+                moved = self._moved(exchange.reply.location)
+                raise PreflightError(f"HTTP {status} from {ROUTES[profile.api]}: {moved}")
             if status in (401, 403, *REFUSED) or outcome in (Outcome.TIMEOUT_TTFT, Outcome.TIMEOUT_IDLE):
                 raise PreflightError(words)
             if status is None or status < 300:
@@ -168,6 +181,14 @@ class Probe:
             if less is None:
                 raise Refused(words, profile.model, _no_route(profile.api, status, exchange.reply.message.lower()))
             attempt = less
+
+    def _moved(self, location: str) -> str:
+        """Where a redirect leads, and what to name then: it is not followed, a key is for one origin."""
+        there = urljoin(f"{self.plan.url}/", location)
+        base = there.partition("?")[0].removesuffix("/")
+        for route in ROUTES.values():
+            base = base.removesuffix(route)
+        return f"moved to {clean(there, _WORDS)}; name {clean(base, _WORDS)}"
 
     def _silence(self, outcome: Outcome | None) -> str:
         """What may be behind a connection without a word."""
@@ -255,6 +276,11 @@ class Probe:
         for name, change in (named or used)[:1]:
             return replace(profile, refused=(*profile.refused, name), **change)  # type: ignore[arg-type]
         return None
+
+
+def _seconds(retry_after: str) -> float | None:
+    """Seconds of a Retry-After; None for none, and for a date."""
+    return float(retry_after) if retry_after.isdecimal() and retry_after.isascii() and len(retry_after) < 6 else None
 
 
 def _kind(outcome: Outcome | None, status: int | None) -> str:

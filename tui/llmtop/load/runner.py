@@ -33,7 +33,7 @@ from llmtop.load.events import Draining, Event, Finished, LevelDone, Measuring, 
 from llmtop.load.files import RunFiles, new_directory, state_dir
 from llmtop.load.level import STOPPED
 from llmtop.load.levelplay import SETTLE_TRIES, WORDS, LevelPlay, Watcher
-from llmtop.load.pace import Climb, Pace, estimate_s, measurement
+from llmtop.load.pace import Climb, Pace, estimate_s, level_between, measurement
 from llmtop.load.plan import Plan
 from llmtop.load.prompts import Profile
 from llmtop.load.results import LevelResult, Outside, RunResult, Totals
@@ -275,24 +275,52 @@ class LoadRun:
             raise LoadError(f"{root}: {error.strerror}: name another with --output-dir, or --no-files") from None
 
     async def _levels(self) -> None:
+        """The levels of the plan as far as they go, and those between that it has room for."""
+        said = self.plan.requests()
+        if not await self._climb() or not self.plan.slo:
+            return
+        for _ in range(self.plan.refine):
+            kept = (failure(result, self.plan.slo) is None for result in self._results)
+            level = level_between(dict(zip(self.plan.levels, kept, strict=False)))
+            done = len(self._results)
+            if level is None or self.plan.going_on(done, level).requests() > said:
+                return
+            self._replan(self.plan.going_on(done, level))
+            if await self._play(done) is None:
+                return
+
+    def _replan(self, plan: Plan) -> None:
+        self.plan = plan
+        for child in self._children:
+            child.say(cmd="plan", plan=plain(plan))
+        if self._files is not None:
+            self._files.replan(plan)
+
+    async def _climb(self) -> bool:
+        """Whether the levels of the plan were played to their end, or to where a climb ends."""
         climb = Climb(bool(self.plan.slo))
         for index in range(len(self.plan.levels)):
-            if self._stop.is_set():
-                return
-            raw = await self._level(index)
-            result = self._take(raw)
-            self._emit(LevelDone(index, result))
-            if result.interrupted and result.stopped != STOPPED and not self._stop.is_set():
-                self._failed = f"{result.level}: {result.stopped}"
-                self._warn(self._failed)
-            if result.interrupted or result.refused or not result.completed:
-                return
+            result = await self._play(index)
+            if result is None:
+                return False
             ends = climb.ends(result.tok_s, failure(result, self.plan.slo) is None)
             if self.plan.adaptive and index + 1 < len(self.plan.levels) and ends:
                 broke = climb.fails >= 2
                 why = "two levels broke a limit" if broke else f"{result.level} brought less than 5 % more tok/s"
                 self._warn(f"more users were not tried: {why}")
-                return
+                break
+        return True
+
+    async def _play(self, index: int) -> LevelResult | None:
+        """The result of a level; None where none may follow."""
+        if self._stop.is_set():
+            return None
+        result = self._take(await self._level(index))
+        self._emit(LevelDone(index, result))
+        if result.interrupted and result.stopped != STOPPED and not self._stop.is_set():
+            self._failed = f"{result.level}: {result.stopped}"
+            self._warn(self._failed)
+        return None if result.interrupted or result.refused or not result.completed else result
 
     async def _level(self, index: int) -> LevelRaw:
         level = self.plan.levels[index]

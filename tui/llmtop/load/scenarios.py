@@ -36,6 +36,7 @@ class Scenario:
     shows: str
     levels: Callable[[Options], list[Level]]
     adaptive: bool = False
+    refine: int = 0  # levels between the last good and the first bad one, where nobody names the users
     climbs: bool = True  # its levels differ in load alone, so that one of them can be the sweet spot
     fields: tuple[str, ...] = ()  # of the form, those that it uses; empty = all
 
@@ -125,9 +126,10 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario(
             "quick",
             "Quick sweep",
-            "doubles the users until limits fail or gains end",
+            "doubles the users until limits fail or gains end, then tries between",
             _quick,
             adaptive=True,
+            refine=2,
             fields=("users", "input", "output", "seconds", "slo"),
         ),
         Scenario(
@@ -189,7 +191,8 @@ def build(scenario: str, base: Plan, options: Options | None = None) -> Plan:
     if chosen.adaptive:
         levels = _affordable(levels, base.caps.tokens)
     slo = base.slo if chosen.climbs or base.slo != DEFAULT_SLO else {}
-    return replace(base, scenario=scenario, levels=tuple(levels), adaptive=chosen.adaptive, slo=slo)
+    refine = chosen.refine if options.concurrencies is None else 0
+    return replace(base, scenario=scenario, levels=tuple(levels), adaptive=chosen.adaptive, refine=refine, slo=slo)
 
 
 def _once(levels: Iterable[Level]) -> list[Level]:

@@ -61,8 +61,9 @@ class LoadState:
                 self.before = counters
             case Measuring():
                 self._enter("measuring")
-            case LevelPreparing():
+            case LevelPreparing(index, level):
                 self._enter("preparing")
+                self.plan = self.plan.with_level(index, level)
             case LevelStarted(_, level, _):
                 self._enter("level")
                 self.first_tokens = []
