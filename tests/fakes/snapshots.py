@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 from llmtop.contract.snapshot import (
     Device,
@@ -16,9 +17,12 @@ from llmtop.contract.snapshot import (
     Host,
     Latency,
     LatencySet,
+    Node,
     Pool,
     Quantile,
+    Rail,
     Rates,
+    ServerNode,
     ServerView,
     Snapshot,
     SourceStatus,
@@ -113,6 +117,58 @@ HOST = Host("spark-a", 12.0, int(119.6 * GIB), int(23.3 * GIB), 2 * GIB, 0.0, 0.
 def busy() -> Snapshot:
     """A GB10 with one busy vLLM."""
     return Snapshot(NOON, (BUSY_SERVER,), (GB10,), HOST, (UNIFIED_POOL,), limited_by="SEQ_CAP")
+
+
+def four_nodes() -> Snapshot:
+    """A model on two GB10, another one on a third, and a fourth that fell silent; read by ssh."""
+    pair = (ServerNode("spark-a", 0), ServerNode("spark-b", 1, headless=True))
+    big = replace(
+        BUSY_SERVER,
+        url="http://spark-a:8000",
+        local=False,
+        node="spark-a",
+        via="ssh",
+        nodes_total=2,
+        nodes=pair,
+        headroom_bytes=3 * GIB,
+        headroom_node="spark-b",
+    )
+    small = replace(BUSY_SERVER, url="http://spark-c:8000", local=False, node="spark-c", via="ssh", model="qwen3-32b")
+    names = ("spark-a", "spark-b", "spark-c", "spark-d")
+    left = dict(zip(names, (12, 3, 61, 40), strict=True))
+    state: dict[str, Literal["ok", "low", "critical"] | None] = {"spark-b": "low", "spark-d": None}
+    pools = tuple(
+        replace(
+            UNIFIED_POOL,
+            node=name,
+            headroom_bytes=free * GIB,
+            used_bytes=(UNIFIED_POOL.total_bytes or 0) - free * GIB,
+            low_water_bytes=(free - 1) * GIB,
+            state=state.get(name, "ok"),
+            holders=(),
+            other_bytes=None,
+        )
+        for name, free in left.items()
+    )
+    slow = {"sm_clock_mhz": 513.0, "sm_clock_max_mhz": 3003.0, "power_w": 14.0}
+    devices = tuple(
+        replace(GB10, uuid=f"GPU-{name}", node=name, **(slow if name == "spark-c" else {}))  # type: ignore[arg-type]
+        for name in names
+    )
+    nodes = tuple(
+        Node(
+            name,
+            local=False,
+            state="stale" if name == "spark-d" else "ok",
+            reason="the connection went silent" if name == "spark-d" else None,
+            age_s=72.0 if name == "spark-d" else 0.4,
+            host=replace(HOST, name=f"gx10-{name[-1]}", node=name),
+        )
+        for name in names
+    )
+    rails = (Rail("rocep1s0f0", node="spark-a", rx_bytes_s=1.2e9, tx_bytes_s=3.4e9), Rail("r", node="spark-b"))
+    host = nodes[0].host or Host()
+    return Snapshot(NOON, (big, small), devices, host, pools, nodes=nodes, fabric=rails)
 
 
 def idle() -> Snapshot:

@@ -174,6 +174,7 @@ CHECKS: dict[str, Check] = {
     "mark": _mark,
     "record": _record,
     "engines": opens("engines"),
+    "nodes": opens("nodes"),
     "gpus": opens("gpus"),
     "dashboard": _dashboard,
     "stage": opens("stage"),

@@ -488,12 +488,24 @@ class Snapshot:
         """As `on`, where files need it to tell two machines apart: of the first one names stay as they always were."""
         return f" on {node}" if node is not None and self.nodes and node != self.nodes[0].name else ""
 
+    def at(self, name: str) -> Snapshot:
+        """Only what is of one machine, its servers among it."""
+        node = next((node for node in self.nodes if node.name == name), None)
+        return replace(
+            self,
+            servers=tuple(server for server in self.servers if server.node == name),
+            devices=tuple(device for device in self.devices if device.node == name),
+            pools=tuple(pool for pool in self.pools if pool.node == name),
+            host=(node.host if node is not None else None) or Host(),
+        )
+
     def beside(self, server: ServerView | None) -> Snapshot:
-        """Only what may stand beside a server: memory and devices of its own machine, or of one that was asked for."""
+        """Only what may stand beside a server: memory and devices of its own machines, or of one that was asked for."""
         own = self.node_of(server)
         if own is None:
             return self
-        names = {own.name, *(node.name for node in self.nodes if node.asked)}
+        parts = server.nodes if server is not None else ()
+        names = {own.name, *(part.node for part in parts), *(node.name for node in self.nodes if node.asked)}
         return replace(
             self,
             devices=tuple(device for device in self.devices if device.node in names),

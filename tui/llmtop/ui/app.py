@@ -23,6 +23,7 @@ from llmtop.ui.keys import ALL_KEYS, REPLAY_ACTIONS, bindings
 from llmtop.ui.screens.base import MOST_TYPED, ViewScreen
 from llmtop.ui.screens.engines import EnginesScreen
 from llmtop.ui.screens.gpus import GpusScreen
+from llmtop.ui.screens.table import TableScreen
 from llmtop.ui.session import Session
 from llmtop.ui.themes import THEMES
 from llmtop_widgets.linetable import LineTable
@@ -69,6 +70,7 @@ class LlmtopApp(Session):
         "gpus": GpusScreen,
         "help": _page("help", "HelpScreen"),
         "load": _page("load", "LoadScreen"),
+        "nodes": _page("nodes", "NodesScreen"),
         "stage": _page("stage", "StageScreen"),
         "warmup": _page("warmup", "WarmupScreen"),
     }
@@ -93,9 +95,14 @@ class LlmtopApp(Session):
 
     @on(LineTable.RowSelected)
     async def _row_chosen(self, event: LineTable.RowSelected) -> None:
-        if isinstance(self.screen, EnginesScreen) and type(event) is LineTable.RowSelected:
+        if type(event) is not LineTable.RowSelected:
+            return
+        if self.page == "engines":
             self.selected = event.key.partition(" ")[0]
             await self.action_dashboard()
+        elif self.page == "nodes":
+            self.look_at_node(event.key)
+            await self._go("dashboard")
 
     async def _go(self, name: str) -> None:
         """Show a page over the dashboard."""
@@ -108,12 +115,17 @@ class LlmtopApp(Session):
         self.show_view()
 
     async def action_dashboard(self) -> None:
-        """Back to the dashboard."""
+        """Back to the dashboard, and from a machine to the server."""
+        self.looked_at = None
         await self._go("dashboard")
 
     async def action_engines(self) -> None:
         """All servers and engines."""
         await self._go("engines")
+
+    async def action_nodes(self) -> None:
+        """All machines."""
+        await self._go("nodes")
 
     async def action_load(self) -> None:
         """The plan of a load test, or the run that goes on."""
@@ -160,16 +172,20 @@ class LlmtopApp(Session):
         """Leave the filter, else the page."""
         if isinstance(self.screen, ViewScreen) and not self.screen.leave():
             return
-        await self._go("dashboard")
+        if self.page == "dashboard" and self.node is not None:
+            self.looked_at = None
+            await self._go("nodes")
+        else:
+            await self.action_dashboard()
 
     def action_sort(self) -> None:
         """Sort by the next column."""
-        if isinstance(self.screen, EnginesScreen):
+        if isinstance(self.screen, TableScreen):
             self.screen.cycle_sort()
 
     def action_filter(self) -> None:
         """Filter the rows."""
-        if isinstance(self.screen, EnginesScreen):
+        if isinstance(self.screen, TableScreen):
             self.screen.open_filter()
 
     def action_pause(self) -> None:
@@ -199,9 +215,11 @@ class LlmtopApp(Session):
 
     def _select(self, step: int) -> None:
         urls = [server.url for server in self.latest.servers] if self.latest else []
-        if len(urls) < 2 or self.server is None:
+        if self.server is None or (len(urls) < 2 and self.looked_at is None):
             return
-        self.selected = urls[(urls.index(self.server.url) + step) % len(urls)]
+        if self.looked_at is None:  # else from a machine to the server that was shown before
+            self.selected = urls[(urls.index(self.server.url) + step) % len(urls)]
+        self.looked_at = None
         self.show_view()
 
     def action_zoom(self, step: int) -> None:

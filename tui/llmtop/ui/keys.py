@@ -48,6 +48,7 @@ KEYS: tuple[Key, ...] = (
     Key("mark", ("m",), "Mark", "Set a mark: new low-water and peak epoch from here", footer=5),
     Key("record", ("r",), "Record", "Start or stop recording to a file", footer=10),
     Key("engines", ("e",), "Engines", "All servers and their engines", footer=4),
+    Key("nodes", ("n",), "Nodes", "All machines: memory, GPUs, fabric, and what runs there"),
     Key("gpus", ("g",), "GPUs", "All devices and their processes", footer=6),
     Key("dashboard", ("d",), "Dashboard", "Back to the dashboard"),
     Key("stage", ("v",), "Stage", "Large figures for a projector", footer=9),
@@ -70,8 +71,10 @@ KEYS: tuple[Key, ...] = (
     Key("slower", ("minus",), "Slower", "Poll less often (not above 60 s). Replay: play slower", shown="-"),
     Key("theme", ("t",), "Theme", "Next colour theme, light or dark"),
     Key("save_screen", ("s",), "Screenshot", "Save the screen as an SVG file"),
-    Key("sort", ("o",), "Sort", "Sort by the next column; again at the end: the other way", screens=("engines",)),
-    Key("filter", ("slash",), "Filter", "Show only rows that contain a text", shown="/", screens=("engines",)),
+    Key(
+        "sort", ("o",), "Sort", "Sort by the next column; again at the end: the other way", screens=("engines", "nodes")
+    ),
+    Key("filter", ("slash",), "Filter", "Show only rows that contain a text", shown="/", screens=("engines", "nodes")),
     Key("repaint", ("ctrl+l",), "Redraw", "Draw the whole screen anew", shown="Ctrl+L"),
     Key("help", ("question_mark", "f1", "h"), "Help", "This page", shown="?", footer=1),
     Key("back", ("escape",), "Back", "Leave this page", shown="Esc"),

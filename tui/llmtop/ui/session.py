@@ -15,7 +15,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 
 from llmtop.contract.settings import Settings
-from llmtop.contract.snapshot import ServerView, Snapshot
+from llmtop.contract.snapshot import Node, ServerView, Snapshot
 from llmtop.session.history import STEPS_S, History
 from llmtop.session.notices import Notices
 from llmtop.ui.messages import LoadNews, SnapshotReady
@@ -80,6 +80,7 @@ class Session(RepaintingApp[None]):
         self.scales = Scales()
         self.latest: Snapshot | None = None
         self.selected: str | None = None
+        self.looked_at: str | None = None  # a machine in place of a server
         self._opened: set[str] = set()
         self.paused = False
         self.interval_s = settings.interval_s
@@ -242,10 +243,24 @@ class Session(RepaintingApp[None]):
         servers = self.latest.servers if self.latest else ()
         return next((server for server in servers if server.url == self.selected), servers[0] if servers else None)
 
+    @property
+    def node(self) -> Node | None:
+        """The machine that is looked at in place of a server."""
+        nodes = self.latest.nodes if self.latest and self.looked_at is not None else ()
+        return next((node for node in nodes if node.name == self.looked_at), None)
+
+    def look_at_node(self, name: str) -> None:
+        """Show a server that runs on a machine, or the machine alone where none does."""
+        there = [server.url for server in self.latest.servers if server.node == name] if self.latest else []
+        self.looked_at = None if there else name
+        if there and self.selected not in there:
+            self.selected = there[0]
+
     def _view(self) -> View:
-        server = self.server
+        node = self.node
+        server = self.server if node is None else None
         return View(
-            self.latest and self.latest.beside(server),
+            self.latest and (self.latest.at(node.name) if node is not None else self.latest.beside(server)),
             server,
             self.history,
             max(self.step_s, next(step for step in STEPS_S if step >= self.interval_s)),
@@ -255,6 +270,8 @@ class Session(RepaintingApp[None]):
             recording=self._recording(),
             note=self._note or None,
             load=self._load_control.state if self._load_control is not None and self._load_control.running else None,
+            whole=self.latest,
+            node=node,
             asking=asking(self.settings),
         )
 

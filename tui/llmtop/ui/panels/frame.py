@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from llmtop.contract.snapshot import Latency, Pool, ServerView, Snapshot, State
+from llmtop.contract.snapshot import Latency, Node, Pool, ServerView, Snapshot, State
 from llmtop.contract.units import UNKNOWN, count, duration, gib, percent, rate
 from llmtop.contract.words import first_steps
 from llmtop.engines.registry import engine_text
 from llmtop.ui.panels.board import EVENTS, GPU, KV, LATENCY, MEMORY, QUEUE, SO_FAR, THROUGHPUT, Panel
 from llmtop.ui.panels.headline import strip_lines
-from llmtop.ui.panels.machine import tightest_pool
+from llmtop.ui.panels.nodes import NODE_STYLE
+from llmtop.ui.panels.pools import tightest_pool
 from llmtop.ui.panels.server import KV_THRESHOLDS, quantile_span
 from llmtop.ui.panels.verdict import beyond_verdict, finding_lines, verdict_line
 from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, pair, recording_style, widths
@@ -45,6 +46,8 @@ def marks_of(view: View) -> Line:
 def header(view: View, cells: int) -> Line:
     """Model, address, version, state with its reason, age of the sample."""
     server, marks = view.server, marks_of(view)
+    if view.node is not None:
+        return _node_header(view, view.node, cells)
     if server is None:
         words = view.asking if view.snapshot is None else "no model server found"
         return spread(line(Span(" llmtop", "accent"), Span(f"  {words}", "dim")), line(*marks, Span(" ")), cells)
@@ -67,6 +70,20 @@ def header(view: View, cells: int) -> Line:
     return spread(tuple(left), right, cells)
 
 
+def _node_header(view: View, node: Node, cells: int) -> Line:
+    """The machine that is looked at, and how it is."""
+    age = f"{node.age_s:.0f} s ago " if node.age_s is not None else ""
+    left = line(
+        Span(" llmtop  ", "accent"),
+        Span(node.name, "bold"),
+        Span(f"  {node.state.upper()}", NODE_STYLE[node.state]),
+        Span(f"  {node.host.name}" if node.host and node.host.name not in (None, node.name) else "", "label"),
+        Span(f"  {node.reason}" if node.reason else "", "dim"),
+    )
+    right = line(*marks_of(view), Span(age, "low" if node.state == "stale" else "label"))
+    return spread(crop(left, max(0, cells - width(right))), right, cells)
+
+
 def _address(server: ServerView) -> str:
     return server.url.removeprefix("http://")
 
@@ -87,6 +104,8 @@ class LaidOut:
 def page(view: View, cells: int, rows: int, zoomed: Panel | None = None) -> LaidOut:
     """Everything between header and key bar, arranged for `cells` x `rows`: the answer, the figures, the evidence."""
     inner, rows = max(0, cells - 2), max(0, rows)
+    if view.node is not None:
+        return _node_page(view, cells, rows, zoomed)
     if view.snapshot is not None and view.server is None:
         lines = _first_steps(view, inner, rows)[:rows]
         return LaidOut([fit((MARGIN, *content), cells) for content in lines + [()] * (rows - len(lines))])
@@ -105,6 +124,19 @@ def page(view: View, cells: int, rows: int, zoomed: Panel | None = None) -> Laid
     lines = (laid.lines[:room] + [()] * (room - len(laid.lines)) + foot)[:rows]
     laid.lines = [fit((MARGIN, *content), cells) for content in lines]
     return laid
+
+
+def _node_page(view: View, cells: int, rows: int, zoomed: Panel | None) -> LaidOut:
+    """A machine on which no watched server has its port: its memory, its GPUs, and what happened."""
+    inner = max(0, cells - 2)
+    laid = LaidOut([line(Span(view.note, "info"))] if view.note else [()])
+    if zoomed is not None:
+        laid.lines += zoomed.whole(view, inner, rows - 1)
+    else:
+        layout: Sequence[tuple[Panel, ...]] = ((MEMORY, GPU),) if cells >= MEDIUM else ((MEMORY,), (GPU,))
+        _grid(laid, view, inner, rows, (*layout, (EVENTS,)) if rows >= ROWS_LEAST else layout[:1])
+    lines = (laid.lines + [()] * rows)[:rows]
+    return LaidOut([fit((MARGIN, *content), cells) for content in lines], laid.places)
 
 
 def _first_steps(view: View, cells: int, rows: int) -> list[Line]:

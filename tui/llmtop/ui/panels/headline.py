@@ -9,7 +9,7 @@ from llmtop.contract.snapshot import Pool, ServerView, State
 from llmtop.contract.units import UNKNOWN, count, gib
 from llmtop.session.history import STEPS_S, pool_series
 from llmtop.ui.panels.digits import of_percent, of_size, of_speed
-from llmtop.ui.panels.machine import tightest_pool
+from llmtop.ui.panels.pools import tightest_pool
 from llmtop.ui.panels.view import LEVEL_STYLE, View, widths
 from llmtop_widgets.bigtext import half_lines
 from llmtop_widgets.text import Line, Span, beside, crop, fit, flow, line, spread, text_width
@@ -65,7 +65,8 @@ def _headroom(view: View, trend: int) -> Tile:
     pool = tightest_pool(view.snapshot)
     if pool is None:
         return Tile("HEADROOM", UNKNOWN, "dim", UNKNOWN, "GiB", (), [None] * trend)
-    details = (f"of {gib(pool.total_bytes)}", f"least {gib(pool.low_water_bytes)}")
+    where = f" on {pool.node}" if view.server is not None and len(view.server.nodes) > 1 else ""
+    details = (f"of {gib(pool.total_bytes)}{where}", f"least {gib(pool.low_water_bytes)}")
     word = (pool.state or UNKNOWN).upper()
     style = LEVEL_STYLE.get(pool.state or "", "dim")
     return Tile("HEADROOM", word, style, of_size(pool.headroom_bytes), "GiB", details, _free(view, pool, trend))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 
-from llmtop.contract.snapshot import Device, Host, Pool, ServerView, Snapshot
+from llmtop.contract.snapshot import Device, Host, Pool, ServerView
 from llmtop.contract.units import UNKNOWN, duration, gib
 from llmtop.session.history import device_series, pool_series
 from llmtop.session.machine_rules import slow_clock
 from llmtop.ui.panels.holders import holder_lines, legend, pool_parts
+from llmtop.ui.panels.nodes import part_lines
+from llmtop.ui.panels.pools import device_pools, tightest_pool, tightness
 from llmtop.ui.panels.view import LEVEL_STYLE, Plot, View, chart, chart_of, fact, heading, pair
 from llmtop_widgets.stackedbar import stacked_line
 from llmtop_widgets.text import Line, Span, line, pack, spread, width, wrap
@@ -19,11 +21,14 @@ LEAST_CHART = 5  # rows that are left below the lines of the holders
 
 def memory_facts(view: View, cells: int, rows: int) -> list[Line]:
     """Headroom first, then the bar whose parts add up, the low-water mark, and what it is made of."""
-    pools = _device_pools(view.snapshot)
+    pools = device_pools(view.snapshot)
+    parts = part_lines(view.whole, view.server, cells) if view.whole and view.server else []
+    if parts:
+        return _several(view, parts, cells, rows)
     if not pools:
         unknown = _unknown_machine("Memory", view, cells)
         return unknown or [heading("Memory", cells, ""), line(Span("no reading yet", "dim"))]
-    tight = min(pools, key=_tightness)
+    tight = min(pools, key=tightness)
     shown = [tight] if len(pools) == 1 or rows < 9 else [tight, *(pool for pool in pools if pool is not tight)][:3]
     several = f"tightest of {len(pools)}: " if len(pools) > 1 else ""
     lines = [heading("Memory", cells, _place(view, tight.node) + several + tight.name)]
@@ -37,10 +42,25 @@ def memory_facts(view: View, cells: int, rows: int) -> list[Line]:
     return lines
 
 
+def _several(view: View, parts: list[Line], cells: int, rows: int) -> list[Line]:
+    """The memory of the machines that a server runs on, and of the tightest of them all there is room for."""
+    name = view.server.headroom_node if view.server else None
+    tight = tightest_pool(view.whole.at(name)) if view.whole and name else None
+    lines = [heading("Memory", cells, f"{len(parts)} nodes, GiB left" + (f", least on {name}" if name else "")), *parts]
+    if tight is None:
+        return lines[:rows]
+    more = _pool_lines(tight, cells)
+    if len(lines) + 1 + len(more) > rows:
+        return [*lines, _low_water(tight, cells)][:rows]
+    return [*lines, heading("", cells, f"{name}: {tight.name}"), *more]
+
+
 def _unknown_machine(title: str, view: View, cells: int) -> list[Line]:
     """Why nothing is known of the machine that the server runs on; empty where something could be."""
     node = view.snapshot.node_of(view.server) if view.snapshot else None
-    if view.snapshot and view.server is None:
+    if view.node is not None:
+        node = view.node
+    elif view.snapshot and view.server is None:
         node = next((known for known in view.snapshot.nodes if not known.local), None)
     if node is None or node.state == "ok":
         return []
@@ -75,25 +95,6 @@ def memory_chart(view: View, cells: int, rows: int) -> list[Line]:
     return chart_of(view, pool_series(pool), used, cells, rows, plot)
 
 
-def _device_pools(snapshot: Snapshot | None) -> list[Pool]:
-    """The pools that models live in; host RAM only where there is nothing else."""
-    if snapshot is None:
-        return []
-    pools = [pool for pool in snapshot.pools if pool.kind != "ram"]
-    return pools or list(snapshot.pools)
-
-
-def tightest_pool(snapshot: Snapshot | None) -> Pool | None:
-    """The pool that will run out first."""
-    return min(_device_pools(snapshot), key=_tightness, default=None)
-
-
-def _tightness(pool: Pool) -> tuple[int, float]:
-    order = {"critical": 0, "low": 1, "ok": 2, None: 3}[pool.state]
-    share = 1.0 if not pool.total_bytes or pool.headroom_bytes is None else pool.headroom_bytes / pool.total_bytes
-    return (order if order < 2 else 2, share + (1.0 if pool.kind == "lpddr" else 0.0))
-
-
 def _pool_lines(pool: Pool, cells: int) -> list[Line]:
     word = (pool.state or UNKNOWN).upper()
     style = LEVEL_STYLE.get(pool.state or "", "dim")
@@ -124,7 +125,7 @@ def _low_water(pool: Pool, cells: int) -> Line:
 
 def held_lines(view: View, cells: int) -> list[Line]:
     """Who holds each pool that models live in."""
-    pools = _device_pools(view.snapshot)
+    pools = device_pools(view.snapshot)
     lines: list[Line] = []
     for pool in pools:
         held = holder_lines(pool, cells)
@@ -149,7 +150,8 @@ def gpu_facts(view: View, cells: int, rows: int) -> list[Line]:
     lines = [heading("GPUs", cells, f"{len(devices)}, g shows all" if len(devices) > room else str(len(devices)))]
     # the one in trouble must not be cut off
     order = sorted(devices, key=lambda d: d.state == "OK" and not d.throttle) if len(devices) > room else devices
-    lines += [_gpu_row(device, cells) for device in order[:room]]
+    several = len({device.node for device in devices}) > 1
+    lines += [_gpu_row(device, f"{device.node} " if several else "", cells) for device in order[:room]]
     return [*lines, *host][:rows]
 
 
@@ -206,8 +208,8 @@ def _one_gpu(device: Device, view: View, cells: int) -> list[Line]:
     return [heading(f"GPU {device.index}", cells, name), facts, pace]
 
 
-def _gpu_row(device: Device, cells: int) -> Line:
-    label = f"{device.index}{'.' + device.mig if device.mig else ''}"
+def _gpu_row(device: Device, place: str, cells: int) -> Line:
+    label = f"{place}{device.index}{'.' + device.mig if device.mig else ''}"
     if device.state != "OK":
         return line(
             Span(f"{label:<5}", "label"), Span(f"{device.state} ", "critical"), Span(device.reason or "", "dim")
@@ -223,8 +225,10 @@ def _gpu_row(device: Device, cells: int) -> Line:
         Span("C ", "label"),
     )
     memory = line(Span(f"{free:>7}", "value"), Span(" GiB free", "label"))
-    slowed = line(Span(f"  {', '.join(device.throttle)}" if device.throttle else "", "low"))
-    everything = (*facts, *memory, *slowed)
+    clock = f"{_number(device.sm_clock_mhz)} of {_number(device.sm_clock_max_mhz)} MHz" if slow_clock(device) else ""
+    words = ", ".join((*device.throttle, *filter(None, (clock,))))
+    slowed = line(Span(f"  {words}" if words else "", "low"))
+    everything = (*facts, *(() if device.unified else memory), *slowed)
     return everything if width(everything) <= cells or not slowed else (*facts, *slowed)
 
 

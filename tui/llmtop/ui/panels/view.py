@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from llmtop.contract.snapshot import ServerView, Snapshot, State
+from llmtop.contract.snapshot import Node, ServerView, Snapshot, State
 from llmtop.session.history import History
 from llmtop_widgets import glyphs
 from llmtop_widgets.text import Line, Span, crop, line, spread, text_width, width
@@ -83,6 +83,8 @@ class View:
     note: str | None = None
     load: LoadState | None = None  # the load test that runs
     age_s: float = 0.0
+    whole: Snapshot | None = None  # with what may not stand beside the server
+    node: Node | None = None  # the machine that is looked at in place of a server
     asking: str = "looking for model servers"  # what goes on before the first snapshot
 
     @property

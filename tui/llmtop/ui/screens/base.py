@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, cast
 
 from textual.app import ComposeResult
 from textual.screen import Screen
@@ -16,6 +17,10 @@ from llmtop_widgets.linepanel import LinePanel
 from llmtop_widgets.statusbar import KeyBar, KeyHint
 from llmtop_widgets.text import Line
 
+if TYPE_CHECKING:
+    from llmtop.ui.session import Session
+
+NODES_RANK = 2
 WITH_PANELS = ("dashboard", "help")
 MOST_TYPED = 1000  # characters in a field: what each key does takes as long as what stands there
 
@@ -55,7 +60,7 @@ class ViewScreen(Screen[None]):
     def hints(self) -> list[KeyHint]:
         """The keys of the footer, the most important kept longest."""
         return [
-            KeyHint(row.shown or row.keys[0], row.label, 0 if row.screens or row.action == "back" else row.footer)
+            KeyHint(row.shown or row.keys[0], row.label, 0 if row.screens or row.action == "back" else self._rank(row))
             for row in ALL_KEYS
             if self._in_footer(row)
         ]
@@ -71,7 +76,11 @@ class ViewScreen(Screen[None]):
             return self.name_in_keys != "dashboard"
         if row.name == "panel":
             return self.name_in_keys in WITH_PANELS
-        return self.name_in_keys in row.screens or (bool(row.footer) and row.action != self.name_in_keys)
+        return self.name_in_keys in row.screens or (bool(self._rank(row)) and row.action != self.name_in_keys)
+
+    def _rank(self, row: Key) -> int:
+        """The place of a key in the footer; of other machines one needs to know only where there are some."""
+        return NODES_RANK if row.action == "nodes" and cast("Session", self.app).settings.nodes else row.footer
 
     def show(self, view: View) -> None:
         """Take a view and draw it."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from textual import on
-from textual.widget import Widget
 from textual.widgets import Input
 
 from llmtop.contract.snapshot import EngineRow, ModelView, ServerView, State
@@ -17,17 +16,14 @@ from llmtop.fleet.models import hurt
 from llmtop.ui.panels.fleet import fleet_header, fleet_line
 from llmtop.ui.panels.frame import marks_of
 from llmtop.ui.panels.headline import kv_state
-from llmtop.ui.panels.view import STATE_STYLE, View, asciify
-from llmtop.ui.screens.base import MOST_TYPED, ViewScreen, finish
+from llmtop.ui.panels.view import STATE_STYLE, View
+from llmtop.ui.screens.base import finish
+from llmtop.ui.screens.table import TableScreen, finished
 from llmtop_widgets import glyphs
 from llmtop_widgets.gauge import gauge_line, thin
 from llmtop_widgets.linepanel import LinePanel
 from llmtop_widgets.linetable import Cell, Column, LineTable, Row
-from llmtop_widgets.statusbar import KeyHint
 from llmtop_widgets.text import Line, Span, line
-
-if TYPE_CHECKING:
-    from llmtop.ui.session import Session
 
 COLUMNS = (
     Column("server", "server", 14, flex=2, most=32),
@@ -74,29 +70,14 @@ def _speed(entry: Entry) -> float | None:
     return engine.generation_tok_s if engine else server.rates.generation_tok_s
 
 
-class EnginesScreen(ViewScreen):
+class EnginesScreen(TableScreen):
     """Sort with o or a click, filter with /, Enter shows a server on the dashboard."""
 
     name_in_keys = "engines"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sort_key, self.descending = "", False
-        self.needle = ""
-
-    def body(self) -> Iterable[Widget]:
-        """The table and the line for the filter."""
-        yield LinePanel(id="verdict")
-        yield LineTable(COLUMNS, empty="no server", id="body")
-        yield Input(placeholder="filter", id="filter", classes="hidden", compact=True, max_length=MOST_TYPED)
-
-    def begin(self) -> None:
-        """Keys go to the table."""
-        self.query_one(LineTable).focus()
-
-    def hints(self) -> list[KeyHint]:
-        """What Enter does with a row, before the keys of every page."""
-        return [KeyHint("Enter", "Open"), *super().hints()]
+    columns = COLUMNS
+    orders = tuple(_SORT)
+    words = frozenset(("server", "model", "state"))
+    empty = "no server"
 
     def draw(self, view: View) -> None:
         """Sort and filter the rows of the view."""
@@ -111,7 +92,7 @@ class EnginesScreen(ViewScreen):
         entries.sort(key=lambda entry: _SORT[self.sort_key or "server"](entry), reverse=self.descending)
         bar = WIDE_BAR if self.size.width >= WIDE_FROM else COLUMNS[BAR].width
         made = (_row(entry, bar) for entry in entries)
-        rows = [row for row in made if self.needle in _text(row).casefold()]
+        rows = [row for row in made if self.matches(row)]
         of_models = [
             _model_row(model, bar) for model in sorted(models, key=lambda m: m.model is None) if not self.needle
         ]
@@ -127,7 +108,7 @@ class EnginesScreen(ViewScreen):
         table.set_columns(columns)
         table.set_sort(self.sort_key, self.descending)
         table.set_rows([*of_models, *rows])
-        self._app.poller.look_at({key.partition(" ")[0] for key in table.keys_in_sight})
+        self.session.poller.look_at({key.partition(" ")[0] for key in table.keys_in_sight})
 
     def head(self, view: View) -> Line:
         """Of a fleet the fleet: no replica is the one that is watched."""
@@ -135,24 +116,6 @@ class EnginesScreen(ViewScreen):
         if fleet is None:
             return super().head(view)
         return fleet_header(view, fleet, marks_of(view), self.size.width)
-
-    @property
-    def _app(self) -> Session:
-        return cast("Session", self.app)
-
-    def cycle_sort(self) -> None:
-        """The next column; after the last the other way round."""
-        keys = list(_SORT)
-        place = keys.index(self.sort_key or "server") + 1
-        self.sort_key = keys[place % len(keys)]
-        self.descending = self.sort_key not in ("server", "model", "state")
-        self._again()
-
-    def open_filter(self) -> None:
-        """Show the line for the filter."""
-        field = self.query_one(Input)
-        field.remove_class("hidden")
-        field.focus()
 
     @on(LineTable.RowSelected)
     def _model_chosen(self, event: LineTable.RowSelected) -> None:
@@ -162,39 +125,6 @@ class EnginesScreen(ViewScreen):
             self.open_filter()
             self.query_one(Input).value = event.key.removeprefix(_MODEL)
             self.query_one(LineTable).focus()
-
-    def leave(self) -> bool:
-        """Escape: first out of the filter, which is forgotten."""
-        field = self.query_one(Input)
-        if field.has_class("hidden") and not self.needle:
-            return True
-        field.value = self.needle = ""
-        field.add_class("hidden")
-        self.query_one(LineTable).focus()
-        self._again()
-        return False
-
-    @on(Input.Changed)
-    def _filtered(self, event: Input.Changed) -> None:
-        self.needle = event.value.casefold()
-        self._again()
-
-    @on(Input.Submitted)
-    def _filter_done(self) -> None:
-        self.query_one(LineTable).focus()
-
-    @on(LineTable.SortRequested)
-    def _sorted(self, event: LineTable.SortRequested) -> None:
-        if event.key in _SORT:
-            self.descending = (
-                not self.descending if event.key == self.sort_key else event.key not in ("server", "model")
-            )
-            self.sort_key = event.key
-            self._again()
-
-    def _again(self) -> None:
-        if self.view is not None:
-            self.draw(self.view)
 
 
 def _without_engine(row: Row) -> Row:
@@ -229,23 +159,12 @@ def _model_row(model: ModelView, bar: int) -> Row:
         Span(ttft, "value"),
         Span(""),
     )
-    return Row(f"{_MODEL}{model.model or ''}", _finished(cells))
-
-
-def _finished(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
-    """Cells as the terminal can show them."""
-    if glyphs.current() is not glyphs.ASCII:
-        return cells
-    return tuple(asciify((cell,))[0] if isinstance(cell, Span) else asciify(cell) for cell in cells)
+    return Row(f"{_MODEL}{model.model or ''}", finished(cells))
 
 
 def _rows_of(server: ServerView) -> tuple[EngineRow | None, ...]:
     """One row for a server with one engine (or none seen), else the server and a row per engine."""
     return (None,) if len(server.engines) < 2 else (None, *server.engines)
-
-
-def _text(row: Row) -> str:
-    return " ".join(cell.text for cell in row.cells if isinstance(cell, Span))
 
 
 def _row(entry: Entry, bar: int) -> Row:
@@ -278,4 +197,4 @@ def _row(entry: Entry, bar: int) -> Row:
         Span(ttft, "value"),
         Span(str(server.restarts) if engine is None else "", "label"),
     )
-    return Row(f"{server.url} {engine.engine if engine else ''}", _finished(cells))
+    return Row(f"{server.url} {engine.engine if engine else ''}", finished(cells))
