@@ -22,7 +22,7 @@ PATIENCE_S = 4.0  # a login takes a second; after that it is said how long it ta
 
 
 class RemoteNode:
-    """One node of a session; everything here runs in the poller's loop, and nothing blocks."""
+    """One node of a session; implements `NodeSource`."""
 
     def __init__(self, address: NodeAddress, memory_mode: MemoryMode = "auto") -> None:
         self.name = address.name

@@ -25,7 +25,7 @@ from llmtop.session.server_watch import ServerWatch, devices_of
 
 if TYPE_CHECKING:
     from llmtop.fleet.fleet import Fleet
-    from llmtop.nodes.node import RemoteNode
+    from llmtop.nodes.source import NodeSource
     from llmtop.recording.exporter import Exporter
     from llmtop.recording.prometheus import PrometheusFile
     from llmtop.recording.write import Recorder
@@ -261,7 +261,7 @@ class Poller:
             targets = (*targets, *await asyncio.to_thread(local_targets, self._settings))
         await self._watch((target, None) for target in targets)
 
-    async def _watch(self, found: Iterable[tuple[Target, RemoteNode | None]]) -> None:
+    async def _watch(self, found: Iterable[tuple[Target, NodeSource | None]]) -> None:
         known = {watch.target.url for watch in self._watches}
         fresh: list[ServerWatch] = []
         for target, node in found:
@@ -352,7 +352,7 @@ def _fleet(settings: Settings) -> Fleet:
     return Fleet(settings)
 
 
-def _nodes(settings: Settings) -> tuple[RemoteNode, ...]:
+def _nodes(settings: Settings) -> tuple[NodeSource, ...]:
     from llmtop.nodes.node import RemoteNode  # most sessions have none
 
     return tuple(RemoteNode(address, settings.memory) for address in settings.nodes)

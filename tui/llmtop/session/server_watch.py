@@ -16,7 +16,7 @@ from llmtop.engines.tracker import Failure, ServerTracker
 from llmtop.machine.holders import Owner, used_by
 
 if TYPE_CHECKING:
-    from llmtop.nodes.node import RemoteNode
+    from llmtop.nodes.source import NodeSource
 
 SCRAPE_SHARE = 0.05  # of the interval that a scrape may take before the interval stretches
 LONGEST_STRETCH_S = 5.0
@@ -27,7 +27,7 @@ LOCATE_S = 0.3  # a resolver that hangs must not hold up the first frame
 class ServerWatch:
     """Polls one server at its own pace; at most one poll is in flight."""
 
-    def __init__(self, target: Target, settings: Settings, node: RemoteNode | None = None) -> None:
+    def __init__(self, target: Target, settings: Settings, node: NodeSource | None = None) -> None:
         from llmtop.engines.server import ServerSource  # here: the first frame does not wait for it
 
         self.target = target
