@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from llmtop.contract.snapshot import Device, DeviceMemory, Host, Pool
+from llmtop.machine.killers import lines
 from llmtop.machine.sample import Dip, MachineSample, MemInfo, NodeMem
 from llmtop.machine.suspicion import foreign
 
@@ -78,6 +79,8 @@ def pools(sample: MachineSample, memory_mode: MemoryMode = "auto") -> tuple[Pool
     host = host_pool(sample.mem, sample.devices, sample.cdmm, memory_mode)
     if host is None:
         return own
+    if host.kind != "lpddr" or sample.cdmm:  # elsewhere HBM counts with it, and a share of all is none of the pool's
+        host = replace(host, killers=lines(sample.killers, sample.mem))
     return (host, *own) if host.kind == "unified" else (*own, host)
 
 
@@ -382,6 +385,10 @@ def _host_causes(pool: Pool, host: Host) -> list[_Verdict]:
         causes.append(_Verdict(level, f"all tasks wait for memory {psi:.0f} % of the time (PSI full)"))
     if _share(pool) < HOST_LOW:
         causes.append(_Verdict("low", _left(pool)))
+    strikes = next((killer for killer in pool.killers if killer.armed and killer.headroom_bytes), None)
+    if strikes is not None and (pool.headroom_bytes or 0) < (strikes.headroom_bytes or 0) + _GIB:
+        at = f"{strikes.name} kills at {(strikes.headroom_bytes or 0) / _GIB:.1f} GiB"
+        causes.append(_Verdict("low", f"{(pool.headroom_bytes or 0) / _GIB:.1f} GiB left, {at}"))
     if swap_out is not None and swap_out > SWAP_OUT_LOW:
         causes.append(_Verdict("low", f"swapping out {swap_out / 1e6:.0f} MB/s"))
     return causes

@@ -13,9 +13,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from llmtop.contract.snapshot import Device, Host, SourceStatus
+from llmtop.contract.snapshot import Device, Host, Rail, SourceStatus
+from llmtop.machine.fabric import FabricReader
 from llmtop.machine.headroom import MemoryMode, device_headroom, device_key, host_pool, is_unified, pool_key
-from llmtop.machine.host import HostReader, available_in
+from llmtop.machine.host import Disk, HostReader, available_in
+from llmtop.machine.killers import KillerReader, KillRule
 from llmtop.machine.nvml import NvmlReader
 from llmtop.machine.sample import Dip, MachineSample, MemInfo, NodeMem
 from llmtop.machine.suspicion import Suspicion
@@ -23,6 +25,8 @@ from llmtop.machine.suspicion import Suspicion
 SLOW_S = 1.0
 PROCESSES_S = 2.0
 LONGEST_S = 60.0
+FABRIC_S = 3.0
+KILLERS_EVERY = 5  # readings of the fabric
 HUNG_S = 2.0  # a call that takes longer is reported as no answer
 SLOW_ROUNDS = 3
 
@@ -96,6 +100,8 @@ class LiveMachine:
         self._host_fast, self._host_slow = SamplingPace(1 / fast_hz), SamplingPace(SLOW_S)
         self._nvml_fast, self._nvml_slow = SamplingPace(1 / fast_hz), SamplingPace(SLOW_S)
         self._next_nvml_fast = 0.0
+        self._fabric_reader = FabricReader(str(sysfs), str(procfs), Disk())
+        self._killer_reader = KillerReader(str(procfs), Disk())
         self._beside_gpu = False
 
         self._lock = threading.Lock()  # guards what follows, which the threads write and `sample` reads
@@ -112,13 +118,18 @@ class LiveMachine:
         self._dips: dict[str, Dip] = {}
         self._faults: dict[str, str] = {}
 
+        self._killers: tuple[KillRule, ...] = ()
+        self._fabric: tuple[Rail, ...] = ()
+        self._cards: tuple[float | None, float | None] = None, None
+
         self._stop = Ending()
+        self._aside_ready = threading.Event()
         self._host_ready = threading.Event()
         self._nvml_ready = threading.Event()
 
     def start(self) -> None:
         """Begin sampling in daemon threads."""
-        for name, loop in (("host", self._host_loop), ("nvml", self._nvml_loop)):
+        for name, loop in (("host", self._host_loop), ("nvml", self._nvml_loop), ("aside", self._aside_loop)):
             threading.Thread(target=self._guard, args=(name, loop), name=f"llmtop-{name}", daemon=True).start()
 
     def stop(self) -> None:
@@ -127,7 +138,7 @@ class LiveMachine:
 
     def ready(self) -> bool:
         """Whether the host and the GPUs have been read once, or NVML has failed for good."""
-        return self._host_ready.is_set() and self._nvml_ready.is_set()
+        return self._host_ready.is_set() and self._nvml_ready.is_set() and self._aside_ready.is_set()
 
     def set_fast_hz(self, fast_hz: float) -> None:
         """Read memory `fast_hz` times a second from now on."""
@@ -143,11 +154,13 @@ class LiveMachine:
                 self._mem, self._unread = self._host_reader.mem(known=self._nodes, text=self._unread), None
             return MachineSample(
                 time=time.time(),
-                host=self._host,
+                host=replace(self._host, net_rx_bytes_s=self._cards[0], net_tx_bytes_s=self._cards[1]),
                 mem=self._judged(self._mem),
                 devices=tuple(replace(device, age_s=_age(now, read)) for device, read in self._devices),
                 cdmm=self._cdmm,
                 dips=dips,
+                killers=self._killers,
+                fabric=self._fabric,
                 status=(self._host_status(now), self._nvml_status(now)),
             )
 
@@ -258,6 +271,31 @@ class LiveMachine:
                 if device.memory is not None and not is_unified(device, self._mode):
                     self._note_dip(device_key(device), device_headroom(device.memory))
 
+    # -- what is looked at now and then: the fabric, and what kills ---------------------------------------------
+
+    def _aside_loop(self) -> None:
+        rounds = 0
+        while not self._stop.is_set():
+            if rounds % KILLERS_EVERY == 0:
+                total = self._host_reader.mem().total
+                killers = self._killer_reader.rules(total)
+                with self._lock:
+                    self._killers = killers
+            there = self._fabric_reader.there()
+            if there:
+                self._read_fabric()
+            rounds += 1
+            if rounds > 1 or not there:
+                self._aside_ready.set()
+            self._faults.pop("aside", None)
+            self._stop.wait(FABRIC_S if rounds > 1 or not there else SLOW_S)
+
+    def _read_fabric(self) -> None:
+        self._fabric_reader.read(time.monotonic)
+        self._fabric_reader.read_cards(time.monotonic)
+        with self._lock:
+            self._fabric, self._cards = self._fabric_reader.rails, self._fabric_reader.cards
+
     # -- both ----------------------------------------------------------------------------------------------------
 
     def _note_dip(self, key: str, headroom: int) -> None:
@@ -274,6 +312,7 @@ class LiveMachine:
                 with self._lock:
                     self._faults[name] = f"{type(error).__name__}: {error}"
                 self._host_ready.set()
+                self._aside_ready.set()
                 self._nvml_ready.set()
                 self._stop.wait(SLOW_S)
 

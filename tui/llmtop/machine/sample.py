@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from llmtop.contract.snapshot import Device, Host, SourceStatus
+from llmtop.contract.snapshot import Device, Host, Rail, SourceStatus
+
+if TYPE_CHECKING:
+    from llmtop.machine.killers import KillRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +61,5 @@ class MachineSample:
     cdmm: bool = False
     dips: dict[str, Dip] = field(default_factory=dict)
     status: tuple[SourceStatus, ...] = ()
+    killers: tuple[KillRule, ...] = ()
+    fabric: tuple[Rail, ...] = ()

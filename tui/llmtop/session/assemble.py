@@ -17,7 +17,7 @@ from llmtop.session.energy import EnergyMeter
 from llmtop.session.events import EventLog
 from llmtop.session.findings import Findings
 from llmtop.session.places import Places
-from llmtop.session.spread import Spread
+from llmtop.session.spread import Spread, paired
 
 _NOBODY: Mapping[str, int] = {}
 
@@ -105,6 +105,12 @@ class Assembler:
             simulated=sample.host.simulated,
             nodes=place.nodes,
             fleet=fleet,
+            fabric=paired(
+                [
+                    *(replace(rail, node=place.name) for rail in (sample.fabric if place.shown else ())),
+                    *(replace(rail, node=reading.name) for reading, read in far for rail in read.fabric),
+                ]
+            ),
             models=models(place.servers, fleet.source) if fleet is not None else (),
         )
         self._marks.clear()

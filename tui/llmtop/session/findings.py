@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from llmtop.contract.snapshot import Finding, Snapshot
+from llmtop.session import fabric_rules as fabric
 from llmtop.session import machine_rules as machine
 from llmtop.session import server_rules as server
 from llmtop.session import spread_rules as spread
@@ -60,6 +61,10 @@ RULES: tuple[Rule, ...] = (
     Rule(server.speculation, sustain_s=15.0),
     Rule(server.rejections),
     Rule(server.slow_scrapes, sustain_s=5.0),
+    Rule(fabric.one_rail),
+    Rule(fabric.capped),
+    Rule(fabric.sockets),
+    Rule(fabric.errors),
     Rule(machine.devices),
     Rule(machine.low_clock, sustain_s=10.0),
     Rule(machine.hot, sustain_s=5.0),

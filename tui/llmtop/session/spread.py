@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from llmtop.contract.snapshot import Pool, ServerNode, ServerView, Snapshot
+from llmtop.contract.snapshot import Pool, Rail, ServerNode, ServerView, Snapshot
 from llmtop.engines.ranks import RankProcess
 
 _GPU_MEMORY = ("unified", "hbm")
@@ -90,6 +90,28 @@ class Spread:
         there = [pool for pool in self.snapshot.pools if pool.node == name and pool.headroom_bytes is not None]
         of_gpus = [pool for pool in there if pool.kind in _GPU_MEMORY]
         return min(of_gpus or there, key=lambda pool: pool.headroom_bytes or 0, default=None)
+
+
+def paired(rails: Sequence[Rail]) -> tuple[Rail, ...]:
+    """The rails with what is at the other end: two of different machines in one subnet share a cable.
+
+    More of them in a subnet meet at a switch.
+    """
+    subnets: dict[str, list[Rail]] = {}
+    for rail in rails:
+        if rail.subnet is not None and rail.state == "active":
+            subnets.setdefault(rail.subnet, []).append(rail)
+    peers: dict[tuple[str | None, str, int], Rail] = {}
+    for ends in subnets.values():
+        if len(ends) == 2 and ends[0].node != ends[1].node:
+            peers |= {_end(one): other for one, other in (ends, ends[::-1])}
+    return tuple(
+        replace(rail, peer=f"{peer.node} {peer.device}") if (peer := peers.get(_end(rail))) else rail for rail in rails
+    )
+
+
+def _end(rail: Rail) -> tuple[str | None, str, int]:
+    return rail.node, rail.device, rail.port
 
 
 def _joins(server: ServerView, head: RankProcess, node: str, rank: RankProcess) -> bool:
