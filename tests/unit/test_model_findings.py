@@ -288,6 +288,12 @@ def test_a_clock_that_is_held_down_without_a_reason_is_a_finding_that_ends_with_
     assert findings.update(on_spark(devices=(replace(SLOW, sm_clock_mhz=2405.0),)), 11.0) == ()
 
 
+def test_of_a_machine_that_fell_silent_nothing_is_said_to_be_slow_or_hot() -> None:
+    bad = on_spark(Host(prochot=True), devices=(replace(SLOW, temperature_c=95.0),))
+    assert {found.id.partition(":")[0] for found in told(bad)} == {"slow-clock", "hot", "prochot"}
+    assert told(replace(bad, nodes=(replace(bad.nodes[0], state="stale"),))) == ()
+
+
 @pytest.mark.parametrize(
     "well",
     [

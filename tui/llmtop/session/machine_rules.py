@@ -103,7 +103,7 @@ def slow_clock(device: Device) -> bool:
 
 def low_clock(snapshot: Snapshot) -> Iterator[Finding]:
     """A GPU that is busy, slow and cool: a limit that the driver does not show."""
-    for device in filter(slow_clock, snapshot.devices):
+    for device in filter(slow_clock, _read_now(snapshot)):
         clock, most = device.sm_clock_mhz or 0.0, device.sm_clock_max_mhz or 1.0
         cold = "unplug its power supply for a minute: a reboot alone does not end it"
         yield Finding(
@@ -117,7 +117,7 @@ def low_clock(snapshot: Snapshot) -> Iterator[Finding]:
 
 def hot(snapshot: Snapshot) -> Iterator[Finding]:
     """Devices near the temperature at which they are slowed down, and machines that signal it themselves."""
-    for device in snapshot.devices:
+    for device in _read_now(snapshot):
         heat, limit = device.temperature_c, device.slowdown_c
         slowed = any("thermal" in reason for reason in device.throttle)  # says it better
         if heat is not None and heat >= (HOT_C if limit is None else limit - NEAR_C) and not slowed:
@@ -158,6 +158,11 @@ def swapped(snapshot: Snapshot) -> Iterator[Finding]:
                 f"{out}, headroom {bytes_text(pool.headroom_bytes)}{stalls}",
                 f"{_less_memory(pool, snapshot)}; then swapoff -a and swapon -a",
             )
+
+
+def _read_now(snapshot: Snapshot) -> list[Device]:
+    """The devices of machines that have not fallen silent."""
+    return [device for device in snapshot.devices if snapshot.current(device.node)]
 
 
 def _label(device: Device, snapshot: Snapshot) -> str:
