@@ -352,8 +352,8 @@ def test_what_is_no_node_is_one_clear_line(tmp_path: Path, typed: str) -> None:
     assert "pw" not in done.stderr
 
 
-def test_a_load_does_not_go_through_ssh_and_says_so(tmp_path: Path) -> None:
-    done = once(tmp_path, "load", "ssh://spark-b")
+def test_a_comparison_does_not_go_through_ssh_and_says_so(tmp_path: Path) -> None:
+    done = once(tmp_path, "load", "--compare", "ssh://spark-b", "ssh://spark-c")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "does not go through ssh" in done.stderr
 

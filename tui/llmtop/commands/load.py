@@ -7,19 +7,20 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmtop.commands.common import base_settings, named_targets
+from llmtop.commands.common import base_settings, named_nodes, named_targets
 from llmtop.commands.load_arguments import add_arguments, make_plan
 from llmtop.commands.load_output import Bar, Lines, plan_text, result_text
 from llmtop.contract.codec import plain, to_json
 from llmtop.contract.settings import Target, UsageError
+from llmtop.contract.snapshot import Snapshot
 from llmtop.load import safety
 from llmtop.load.article import Measured, article, article_markdown, article_text, names, sources
-from llmtop.load.beside import watched
+from llmtop.load.beside import by_ssh, watched
 from llmtop.load.compare import compare, comparison_text
 from llmtop.load.files import NoRun, read_run
 from llmtop.load.plan import Plan
@@ -35,9 +36,16 @@ def run(args: argparse.Namespace) -> int:
     """Runs `llmtop load` with parsed arguments and returns the exit code; raises `UsageError`."""
     if args.compare:
         return _compare(args)
-    target = _target(args)
+    nodes = named_nodes(args, [args.url])[0] if args.url else ()
+    if not nodes:
+        return _run(args, _target(args))
+    with by_ssh(nodes[0], base_settings(args)) as (target, snapshots):
+        return _run(args, target, snapshots)
+
+
+def _run(args: argparse.Namespace, target: Target, snapshots: Callable[[], Snapshot | None] | None = None) -> int:
     plan = make_plan(args, target)
-    options = RunOptions.of_target(target, root=args.output_dir, write=not args.no_files)
+    options = RunOptions.of_target(target, root=args.output_dir, write=not args.no_files, snapshots=snapshots)
     if args.dry_run:
         print(_shown(plan, options))
         return EXIT_OK
@@ -65,7 +73,8 @@ def _target(args: argparse.Namespace) -> Target:
 def _permit(args: argparse.Namespace, plan: Plan, target: Target, options: RunOptions) -> None:
     """Asks what must be asked; raises `UsageError` when the run may not start."""
     try:
-        permission = safety.ask(plan.url, options.authorization is not None, args.allow_remote_load)
+        has_key = options.authorization is not None
+        permission = safety.ask(plan.url, has_key, args.allow_remote_load, node=target.node)
     except OSError as error:
         raise LoadError(f"{target.host}: {error.strerror or error}") from None
     if permission.confirm is safety.Confirm.REFUSED:
@@ -106,6 +115,8 @@ def _answer(question: str) -> str:
 
 
 def _played(args: argparse.Namespace, plan: Plan, target: Target, options: RunOptions) -> RunResult:
+    if options.snapshots is not None:
+        return asyncio.run(_play(args, plan, options))
     with watched(target, base_settings(args)) as snapshots:
         return asyncio.run(_play(args, plan, replace(options, snapshots=snapshots)))
 
