@@ -10,7 +10,7 @@ import pytest
 from fakes.snapshots import GB10, GIB, UNIFIED_POOL, URL
 from llmtop.contract.snapshot import Device, DeviceProcess, Holder
 from llmtop.machine.holders import Owner, used_by, with_holders
-from llmtop.machine.owners import Owners
+from llmtop.machine.owners import ProcessOwners
 from llmtop.nodes.tree import StreamedTree
 
 SECOND = "http://127.0.0.1:8001"
@@ -76,12 +76,12 @@ def test_a_process_belongs_to_the_server_above_it_and_to_its_container(tmp_path:
     put(tmp_path, 8, 1)
     seen = device(p7=GIB, p8=GIB, p9=GIB)
     hidden = replace(seen, processes=(*seen.processes, DeviceProcess(5, None, GIB)))
-    assert Owners(tmp_path).of((hidden,), {5: URL}) == {7: Owner(URL, ID[:12]), 8: Owner(), 9: Owner()}
+    assert ProcessOwners(tmp_path).of((hidden,), {5: URL}) == {7: Owner(URL, ID[:12]), 8: Owner(), 9: Owner()}
 
 
 def test_of_a_streamed_node_what_comes_later_is_known_later() -> None:
     tree = StreamedTree()
-    owners, seen = Owners(tree.procfs), (device(p7=GIB),)
+    owners, seen = ProcessOwners(tree.procfs), (device(p7=GIB),)
     assert owners.of(seen, {5: URL}) == {7: Owner()}
     tree.files["proc/7/stat"] = b"7 (-) S 5"
     assert owners.of(seen, {5: URL}) == {7: Owner(URL)}

@@ -23,7 +23,7 @@ class _Place:
     container: str | None
 
 
-class Owners:
+class ProcessOwners:
     """Remembers the place of every process that holds memory, while it does."""
 
     def __init__(self, procfs: Folder) -> None:

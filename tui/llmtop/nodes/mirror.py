@@ -13,7 +13,7 @@ from llmtop.engines.ranks import RankProcess, rank_processes
 from llmtop.machine.headroom import MemoryMode, host_pool, is_unified, pool_key
 from llmtop.machine.holders import Owner
 from llmtop.machine.host import HostReader
-from llmtop.machine.owners import Owners
+from llmtop.machine.owners import ProcessOwners
 from llmtop.machine.sample import Dip, MachineSample, MemInfo
 from llmtop.machine.suspicion import Suspicion
 from llmtop.nodes.blocks import Block
@@ -32,7 +32,7 @@ class Mirror:
         self._tree, self._gpus = StreamedTree(), Gpus(memory_mode)
         self._reader = HostReader(Path("/proc"), Path("/sys"), self._tree)
         self._host, self._mem, self._cdmm = Host(), MemInfo(), False
-        self._owners = Owners(self._tree.procfs)
+        self._owners = ProcessOwners(self._tree.procfs)
         self._dips: dict[str, Dip] = {}
         self._suspicion = Suspicion()
         self._began: float | None = None

@@ -18,7 +18,7 @@ from llmtop.contract.settings import DEFAULT_PORT, Settings, Target
 from llmtop.contract.snapshot import Mark, Snapshot
 from llmtop.engines.discover import server_processes
 from llmtop.engines.ranks import RankProcess, rank_processes
-from llmtop.machine.owners import Owners
+from llmtop.machine.owners import ProcessOwners
 from llmtop.machine.source import MachineSource
 from llmtop.session.assemble import Assembler
 from llmtop.session.server_watch import ServerWatch, devices_of
@@ -87,7 +87,7 @@ class Poller:
         self._watches: list[ServerWatch] = []
         self._nodes = _nodes(settings) if settings.nodes else ()
         self._fleet = _fleet(settings) if settings.fleet else None
-        self._owners = Owners(settings.procfs)
+        self._owners = ProcessOwners(settings.procfs)
         self._ranks: tuple[RankProcess, ...] = ()
         self._assembler = Assembler(settings.memory, this_machine=settings.this_machine)
         self._recorder = self._new_recorder(settings.record) if settings.record else None
