@@ -289,3 +289,38 @@ def test_a_word_in_between_is_passed_on_too() -> None:
         assert bench.wire.sent.endswith(HEAD + STREAM)
 
     run(play())
+
+
+BAD_CHUNK = (
+    b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+    b"no size\r\n",
+)
+
+
+def test_a_request_that_turns_out_bad_is_refused_and_what_the_server_says_to_it_is_nobodys() -> None:
+    async def play() -> None:
+        bench = Bench()
+        upstream = await bench.ask(BAD_CHUNK[0])
+        bench.client.data_received(BAD_CHUNK[1])
+        assert bench.wire.sent.startswith(b"HTTP/1.1 400 ")
+        assert bench.upstreams[0][1].aborted
+        upstream.data_received(HEAD + STREAM)
+        assert bench.wire.sent.count(b"HTTP/1.1 ") == 1
+        assert b"data:" not in bench.wire.sent
+
+    run(play())
+
+
+def test_a_request_that_turns_out_bad_while_it_is_answered_cuts_the_answer_and_adds_nothing_to_it() -> None:
+    async def play() -> None:
+        bench = Bench()
+        upstream = await bench.ask(BAD_CHUNK[0])
+        upstream.data_received(HEAD + STREAM[:40])
+        sent = bench.wire.sent
+        bench.client.data_received(BAD_CHUNK[1])
+        assert bench.wire.sent == sent
+        assert bench.wire.closed
+        assert bench.upstreams[0][1].aborted
+        assert bench.page()["running"] == 0
+
+    run(play())

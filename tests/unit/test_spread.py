@@ -12,7 +12,7 @@ from llmtop.contract.snapshot import Device, Node, Pool, ServerNode, ServerView,
 from llmtop.engines.ranks import RankProcess, rank_processes
 from llmtop.session import spread_rules
 from llmtop.session.findings import Findings
-from llmtop.session.spread import Spread
+from llmtop.session.spread import SpreadServers
 
 HEAD = "vllm serve big/m -tp 2 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --port 8000"
 WORKER = "vllm serve big/m -tp 2 --nnodes 2 --node-rank 1 --master-addr 10.0.0.1 --headless"
@@ -46,7 +46,7 @@ def spread(folder: Path, head: str, *workers: str, url: str = "http://127.0.0.1:
         ),
         nodes=tuple(Node(name) for name in names),
     )
-    (server,) = Spread(snapshot, places, {url: pid}).servers
+    (server,) = SpreadServers(snapshot, places, {url: pid}).servers
     return server
 
 
@@ -133,7 +133,7 @@ def test_what_a_silent_machine_had_is_not_the_tightest(tmp_path: Path) -> None:
         pools=tuple(Pool("m", "unified", headroom_bytes=n * GIB, node=name) for n, name in ((9, "a"), (1, "b"))),
         nodes=(Node("a"), Node("b", state="stale")),
     )
-    (server,) = Spread(snapshot, places, {BUSY_SERVER.url: 100}).servers
+    (server,) = SpreadServers(snapshot, places, {BUSY_SERVER.url: 100}).servers
     assert (server.headroom_node, server.nodes[1].headroom_bytes) == ("a", None)
 
 

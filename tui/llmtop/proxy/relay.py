@@ -255,7 +255,14 @@ class ClientSide(asyncio.Protocol):
             self._end()
 
     def _refuse(self, status: int, words: str) -> None:
-        """Answer in place of the server, and close."""
+        """Answer in place of the server, and close; one that has begun to answer is cut off instead."""
+        upstream = self._upstream
+        if upstream is not None:
+            begun = upstream.answers
+            upstream.abort()
+            if begun:
+                self.cut()
+                return
         exchange, self._exchange = self._exchange, None
         if exchange is not None and exchange.measured is not None:
             exchange.measured.refused(status, time.perf_counter())
@@ -294,6 +301,11 @@ class ServerSide(asyncio.Protocol):
     def usable(self) -> bool:
         """Whether it can carry another request: open, and not idle for so long that the server may be closing it."""
         return not self._closed and time.perf_counter() - self._used < IDLE_LIMIT_S
+
+    @property
+    def answers(self) -> bool:
+        """Whether it is in the middle of an answer."""
+        return self._exchange is not None and self._body is not None
 
     def send(self, exchange: Errand, request: bytes) -> None:
         """Begin with a request."""

@@ -17,7 +17,7 @@ from llmtop.session.energy import EnergyMeter
 from llmtop.session.events import EventLog
 from llmtop.session.findings import Findings
 from llmtop.session.places import Places
-from llmtop.session.spread import Spread, paired
+from llmtop.session.spread import SpreadServers, paired
 
 _NOBODY: Mapping[str, int] = {}
 
@@ -116,7 +116,9 @@ class Assembler:
         self._marks.clear()
         everywhere = [(place.name, rank) for rank in ranks]
         everywhere += [(reading.name, rank) for reading in remote for rank in reading.ranks]
-        snapshot = replace(snapshot, servers=Spread(snapshot, everywhere, pids).servers) if everywhere else snapshot
+        snapshot = (
+            replace(snapshot, servers=SpreadServers(snapshot, everywhere, pids).servers) if everywhere else snapshot
+        )
         found_out = replace(snapshot, findings=self._findings.update(snapshot, t))
         return replace(found_out, events=self._events.update(found_out))
 

@@ -13,7 +13,7 @@ _GPU_MEMORY = ("unified", "hbm")
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class SpreadServers:
     """A snapshot, the parts of servers on all its machines, and the processes behind its servers."""
 
     snapshot: Snapshot
