@@ -23,6 +23,7 @@ MAY_DO = frozenset(
             "mark",
             "engines",
             "gpus",
+            "nodes",
             "dashboard",
             "panel",
             "stage",
