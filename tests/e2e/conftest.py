@@ -7,7 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from fakes.node_root import NodeRoot
+from fakes.sshd import Sshd
 from fakes.truth import TruthServer, truth_server
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> NodeRoot:
+    """What /proc and /sys of a node are."""
+    return NodeRoot(tmp_path / "root")
+
+
+@pytest.fixture
+def node(tmp_path: Path, root: NodeRoot) -> Iterator[Sshd]:
+    """A node behind an sshd of its own."""
+    sshd = Sshd(tmp_path / "node", root=root.root)
+    yield sshd
+    sshd.stop()
 
 
 @pytest.fixture

@@ -28,18 +28,6 @@ pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> NodeRoot:
-    return NodeRoot(tmp_path / "root")
-
-
-@pytest.fixture
-def node(tmp_path: Path, root: NodeRoot) -> Iterator[Sshd]:
-    sshd = Sshd(tmp_path / "node", root=root.root)
-    yield sshd
-    sshd.stop()
-
-
-@pytest.fixture
 def server(root: NodeRoot) -> Iterator[PageServer]:
     with PageServer([Engine().page]) as pages:
         root.serve(4242, pages.port)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,18 +14,6 @@ from program import once
 
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 PLAN = ("--yes", "--max-concurrency", "2", "--num-prompts", "4", "--random-output-len", "16", "--no-files", "--json")
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> NodeRoot:
-    return NodeRoot(tmp_path / "root")
-
-
-@pytest.fixture
-def node(tmp_path: Path, root: NodeRoot) -> Iterator[Sshd]:
-    sshd = Sshd(tmp_path / "node", root=root.root)
-    yield sshd
-    sshd.stop()
 
 
 def test_the_server_of_a_node_is_loaded_through_the_forward(tmp_path: Path, root: NodeRoot, node: Sshd) -> None:

@@ -63,6 +63,8 @@ async def test_the_whole_fleet_has_a_header_and_a_verdict_not_its_first_replica(
     ("changes", "words"),
     [
         ([{}, {}], "● ALL 2 WELL  16 run, nobody waits"),
+        ([{"running": None}, {}], "● ALL 2 WELL  8 run, nobody waits"),
+        ([{"running": None, "waiting": None}, {"running": None, "waiting": None}], "● ALL 2 WELL"),
         ([{"waiting": 2}, {"waiting": 3}], "● 5 WAIT ON 2 OF 2  b, a"),
         ([{"kv_usage": 0.96}, {}], "● KV CACHE FULL ON 1 OF 2  a"),
         ([{"state": State.STARTING}, {}], "● ALL 1 WELL  8 run, nobody waits, 1 start"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -378,6 +379,21 @@ def test_a_docker_that_hangs_holds_nothing_up(proc: Proc, docker: Path, monkeypa
     while len(proc.urls()) < 2 and time.monotonic() < deadline:
         pass
     assert proc.urls() == ["http://172.17.0.2:8000", "http://127.0.0.1:8080"]
+
+
+def test_who_asks_for_a_name_does_not_wait_for_who_waits_for_an_answer(docker: Path) -> None:
+    inspector = Inspector(patience_s=30.0)
+    os.mkfifo(docker / f"{BOX}.json")
+    asking = threading.Thread(target=inspector.container, args=(BOX,))
+    asking.start()
+    while not inspector.pending():
+        pass
+    assert inspector.name(BOX) is None
+    assert asking.is_alive()
+    with (docker / f"{BOX}.json").open("w"):  # lets it end, with nothing said
+        pass
+    asking.join(20.0)
+    assert not asking.is_alive()
 
 
 def test_the_hosts_network_is_ours_also_where_namespaces_may_not_be_seen(proc: Proc) -> None:

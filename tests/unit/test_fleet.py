@@ -135,6 +135,10 @@ async def test_why_a_scrape_fails_is_told_where_prometheus_tells_it(scraped: Scr
     )
     assert "up = 0" in (views["10.0.0.4:8000"].reason or "")
     assert views["10.0.0.0:8000"].reason is None
+    scraped.prometheus.errors = {frozenset(scraped.labels(3).items()): "server returned HTTP status 500"}
+    fleet._reasons_at = 0.0  # a minute later
+    scraped.until(scraped.prometheus.now + STEP_S)
+    assert "it: server returned HTTP status 500, last" in ((await refresh(fleet))["10.0.0.3:8000"].reason or "")
     scraped.dead = set()
     scraped.until(scraped.prometheus.now + STEP_S)
     assert {view.reason for view in (await refresh(fleet)).values()} == {None}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from llmtop.contract.snapshot import Killer
+from llmtop.contract.snapshot import Device, Killer
 from llmtop.machine.headroom import PoolWatch, pools
 from llmtop.machine.host import Disk
 from llmtop.machine.killers import KillerReader, lines
@@ -108,6 +109,15 @@ def test_a_ray_that_may_not_be_read_is_named_without_a_number(tmp_path: Path) ->
     write(tmp_path, "proc/9/cmdline", "raylet\0")
     (killer,) = killers(tmp_path)
     assert (killer.name, killer.headroom_bytes) == ("Ray", None)
+
+
+def test_beside_memory_that_is_not_the_machines_nobody_knows_where_they_strike(tmp_path: Path) -> None:
+    write(tmp_path, "proc/77/cmdline", "earlyoom\0-m\00020\0")
+    rules = KillerReader(str(tmp_path / "proc"), Disk()).rules(TOTAL)
+    gb10 = Device(0, "GPU-1", "NVIDIA GB10", unified=True)
+    for foreign, number in ((None, 1), ("fuse.lxcfs is mounted over /proc/meminfo", 0)):
+        sample = MachineSample(1.0, mem=replace(MEM, foreign=foreign), devices=(gb10,), killers=rules)
+        assert len(pools(sample)[0].killers) == number
 
 
 def test_a_pool_has_its_killers_and_is_low_above_the_one_that_strikes_first(tmp_path: Path) -> None:

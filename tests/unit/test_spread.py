@@ -10,6 +10,7 @@ import pytest
 from fakes.snapshots import BUSY_SERVER, GIB, NOON
 from llmtop.contract.snapshot import Device, Node, Pool, ServerNode, ServerView, Snapshot, State
 from llmtop.engines.ranks import RankProcess, rank_processes
+from llmtop.machine.tightest import tightest_pool
 from llmtop.session import spread_rules
 from llmtop.session.findings import Findings
 from llmtop.session.spread import SpreadServers
@@ -123,6 +124,26 @@ def test_eight_machines_and_two_servers_on_the_same_ones(tmp_path: Path) -> None
 def test_a_head_that_is_read_by_its_address_alone_has_its_workers(tmp_path: Path) -> None:
     server = spread(tmp_path, "", WORKER, url="http://10.0.0.1:8000", pid=0)
     assert (parts(server), server.nodes_total) == ([("a", 0, False), ("b", 1, True)], 2)
+
+
+def test_the_tightest_is_the_one_that_runs_out_first_and_not_the_one_with_the_fewest_bytes(tmp_path: Path) -> None:
+    places = [(name, rank) for name, line in (("a", HEAD), ("b", WORKER)) for rank in ranks(tmp_path / name, line)]
+    small = Pool("m", "unified", total_bytes=20 * GIB, headroom_bytes=8 * GIB, node="a", state="ok")
+    large = Pool("m", "unified", total_bytes=120 * GIB, headroom_bytes=9 * GIB, node="b", state="ok")
+    for pools, name in (((small, large), "b"), ((replace(small, state="low"), large), "a")):
+        snapshot = Snapshot(
+            NOON, (replace(BUSY_SERVER, node="a"),), pools=pools, nodes=(Node("a"), Node("b", state="ok"))
+        )
+        (server,) = SpreadServers(snapshot, places, {BUSY_SERVER.url: 100}).servers
+        assert (server.headroom_node, tightest_pool(snapshot)) == (name, pools["ab".index(name)])
+
+
+def test_power_that_one_device_does_not_tell_is_not_the_power_of_the_others(tmp_path: Path) -> None:
+    places = [(name, rank) for name, line in (("a", HEAD), ("b", WORKER)) for rank in ranks(tmp_path / name, line)]
+    devices = (Device(0, "A", power_w=15.0, node="a"), Device(1, "B", node="a"), Device(0, "C", power_w=9.0, node="b"))
+    snapshot = Snapshot(NOON, (replace(BUSY_SERVER, node="a"),), devices, nodes=(Node("a"), Node("b")))
+    (server,) = SpreadServers(snapshot, places, {BUSY_SERVER.url: 100}).servers
+    assert [node.power_w for node in server.nodes] == [None, 9.0]
 
 
 def test_what_a_silent_machine_had_is_not_the_tightest(tmp_path: Path) -> None:

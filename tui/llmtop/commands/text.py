@@ -10,6 +10,7 @@ from llmtop.contract.units import UNKNOWN, bytes_text, count, duration, gib, hit
 from llmtop.contract.words import first_steps, quantile_text
 from llmtop.engines.registry import engine_text
 from llmtop.fleet.models import hurt
+from llmtop.machine.tightest import tightest_of
 
 
 def table(snapshot: Snapshot) -> str:
@@ -52,8 +53,9 @@ def _replicas(snapshot: Snapshot) -> Iterator[list[str]]:
     servers = sorted(snapshot.servers, key=hurt, reverse=True)
     called = [server.name or server.url.removeprefix("http://") for server in servers]
     long, states = max(map(len, called)), max(9, *(len(server.state) for server in servers))
-    headroom = {server.url: _headroom(snapshot, server) for server in servers}
-    told = any(value is not None for value in headroom.values())
+    tightest = {server.url: tightest_of(snapshot, server.node) for server in servers}
+    left = {url: pool.headroom_bytes if pool is not None else None for url, pool in tightest.items()}
+    told = any(size is not None for size in left.values())
     yield [
         f"  {'replica':<{long}}  {'model':<{wide}}  {'state':<{states}}{figures}{'TTFT p95':>11}"
         + (f"{'headroom':>11}" if told else "")
@@ -62,17 +64,11 @@ def _replicas(snapshot: Snapshot) -> Iterator[list[str]]:
             f"  {name:<{long}}  {s.model or UNKNOWN:<{wide}}  {s.state:<{states}}{percent(s.kv_usage):>8}"
             f"{count(s.running):>9}{count(s.waiting):>9}{rate(s.rates.generation_tok_s):>10}"
             f"{seconds(s.latency.ttft.mean_s):>11}{quantile_text(s.latency.ttft.p95):>11}"
-            + (f"{bytes_text(headroom[s.url]):>11}" if told else "")
+            + (f"{bytes_text(left[s.url]):>11}" if told else "")
             + f"{duration(s.age_s):>6}"
             for name, s in zip(called, servers, strict=True)
         ),
     ]
-
-
-def _headroom(snapshot: Snapshot, server: ServerView) -> int | None:
-    """What is left in the tightest pool of the machine that a replica runs on."""
-    here = (pool.headroom_bytes for pool in snapshot.pools if pool.node == server.node)
-    return min((left for left in here if left is not None), default=None)
 
 
 def _server(server: ServerView) -> list[str]:

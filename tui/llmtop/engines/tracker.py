@@ -180,9 +180,8 @@ class ServerTracker:
         limit = self._limits.verdict(room=room) if judged else None
         # of servers that answer in turn two pages say nothing of one of them
         windows = tuple(self._windows.values()) if several is None else ()
-        hits, drafts = traffic.prefix_hits(windows), traffic.speculation(windows)
         return replace(
-            base,
+            _moving(base, windows),
             engine=page.dialect,
             model=figures.model_name(page) or base.model,
             max_model_len=base.max_model_len or cache.max_model_len,
@@ -203,22 +202,12 @@ class ServerTracker:
             admission_rejections_total=figures.counter_total(every, "rejections"),
             engines=self._engines(rows),
             lora=page.lora,
-            rates=traffic.rates(windows),
-            prefix_hit_rate=hits.rate,
-            prefix_hit_scope=hits.scope,
-            external_prefix_hit_rate=hits.external,
             offload_usage=figures.largest(rows, "offload_usage"),
             pool_usage=figures.pools(rows),
-            spec_tokens_per_step=drafts.tokens_per_step,
-            spec_acceptance_rate=drafts.acceptance,
-            spec_accepted_length=drafts.length,
-            spec_accepted_by_position=drafts.by_position,
-            finished_by_reason=traffic.per_second(windows, "finished"),
             kv_transfer_failures_total=figures.counter_total(every, "transfer_failures"),
             prefix_hit_rate_total=figures.share(rows, "hits", "queries"),
             spec_acceptance_rate_total=figures.share(rows, "accepted", "drafted"),
             servers_in_turn=several,
-            latency=traffic.latencies(windows),
             up_s=now - page.start_time if page.start_time and now > page.start_time else None,
             limited_by=limit.code if limit else None,
             limited_by_share=limit.share if limit else None,
@@ -346,3 +335,21 @@ class ServerTracker:
             )
             for row in rows
         )
+
+
+def _moving(base: ServerView, windows: tuple[RowWindow, ...]) -> ServerView:
+    """The server with what is known over a window: rates, hits, drafts, latency."""
+    hits, drafts = traffic.prefix_hits(windows), traffic.speculation(windows)
+    return replace(
+        base,
+        rates=traffic.rates(windows),
+        prefix_hit_rate=hits.rate,
+        prefix_hit_scope=hits.scope,
+        external_prefix_hit_rate=hits.external,
+        spec_tokens_per_step=drafts.tokens_per_step,
+        spec_acceptance_rate=drafts.acceptance,
+        spec_accepted_length=drafts.length,
+        spec_accepted_by_position=drafts.by_position,
+        finished_by_reason=traffic.per_second(windows, "finished"),
+        latency=traffic.latencies(windows),
+    )

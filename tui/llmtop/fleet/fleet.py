@@ -44,7 +44,7 @@ class Fleet:
         self._jobs: set[str] = set()
         self._instances: set[str] = set()
         self._up_selects = bool(self._select)  # the matchers fit `up` too
-        self._pace: float | None = None  # seconds between two scrapes, once they tell
+        self._known_scrape_s: float | None = None  # seconds between two scrapes, once they tell
         self._reasons_at = 0.0  # when it may be asked again why scrapes fail
         self._clock = 0.0  # Prometheus' clock less ours
         self._look_around_at = self._due = 0.0
@@ -105,14 +105,14 @@ class Fleet:
 
     def view(self) -> FleetView:
         """The fleet as a whole; before the first scrapes are known there is no window to tell of."""
-        spans = None if self._pace is None else spans_for(self._pace)
+        spans = None if self._known_scrape_s is None else spans_for(self._known_scrape_s)
         age = None if self._last_good is None else max(0.0, time.time() - self._last_good)
         reason = None if self._trouble is None else str(self._trouble)
         url = self._address.target.url
         return FleetView(
             url,
             self._select or None,
-            self._pace,
+            self._known_scrape_s,
             None if spans is None else spans.rate_s,
             None if spans is None else spans.latency_s,
             self._asked,
@@ -128,7 +128,7 @@ class Fleet:
 
     @property
     def _scrape_s(self) -> float:
-        return self._pace or GUESSED_S
+        return self._known_scrape_s or GUESSED_S
 
     @property
     def _reach(self) -> float:
@@ -176,7 +176,7 @@ class Fleet:
             self._instances |= {told["instance"]} if "instance" in told else set()
             moments.setdefault(self._owners.of(series.labels), set()).update(t for t, _ in series.points)
         paces = [pace for times in moments.values() if (pace := scrape_interval(times)) is not None]
-        self._pace = max(paces, default=self._pace)
+        self._known_scrape_s = max(paces, default=self._known_scrape_s)
 
     async def _read(self) -> None:
         """Take what was scraped since the last time, of everything but buckets."""
@@ -202,7 +202,7 @@ class Fleet:
 
     async def _read_reasons(self, now: float) -> None:
         """Ask why the scrapes of those that are down fail, where that is told."""
-        dead = [replica for replica in self._replicas.values() if replica.down and not replica.why]
+        dead = [replica for replica in self._replicas.values() if replica.down]
         if not dead or now < self._reasons_at:
             return
         self._reasons_at = now + LOOK_AROUND_S

@@ -55,12 +55,13 @@ class Inspector:
     def container(self, container: str) -> Container | None:
         """What is known of a container; None while nothing is, and then it is asked for."""
         with self._lock:
-            now = time.monotonic()
+            now, patience_s = time.monotonic(), self._patience_s
             worker = self._begin(container, now)
-            if worker is not None:
-                worker.join(self._patience_s)
+        if worker is not None:
+            worker.join(patience_s)  # without the lock: who asks for a name waits for nothing
+            with self._lock:
                 self._patience_s = max(0.0, self._patience_s - (time.monotonic() - now))
-            return self._known.get(container)
+        return self._known.get(container)
 
     def name(self, container: str) -> str | None:
         """What a container is called, as soon as that is known; waits for nothing."""

@@ -79,7 +79,8 @@ def pools(sample: MachineSample, memory_mode: MemoryMode = "auto") -> tuple[Pool
     host = host_pool(sample.mem, sample.devices, sample.cdmm, memory_mode)
     if host is None:
         return own
-    if host.kind != "lpddr" or sample.cdmm:  # elsewhere HBM counts with it, and a share of all is none of the pool's
+    # on Grace HBM may count with it, and a share of all is none of the pool's
+    if host.headroom_bytes is not None and (host.kind != "lpddr" or sample.cdmm):
         host = replace(host, killers=lines(sample.killers, sample.mem))
     return (host, *own) if host.kind == "unified" else (*own, host)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from llmtop.contract.snapshot import Device, FleetView, Mark, Pool, ServerView, Snapshot, SourceStatus, State
+from llmtop.contract.snapshot import Device, FleetView, Mark, Pool, Rail, ServerView, Snapshot, SourceStatus, State
 from llmtop.engines.limits import of_all
 from llmtop.engines.ranks import RankProcess
 from llmtop.fleet.models import models
@@ -105,20 +105,13 @@ class Assembler:
             simulated=sample.host.simulated,
             nodes=place.nodes,
             fleet=fleet,
-            fabric=paired(
-                [
-                    *(replace(rail, node=place.name) for rail in (sample.fabric if place.shown else ())),
-                    *(replace(rail, node=reading.name) for reading, read in far for rail in read.fabric),
-                ]
-            ),
+            fabric=_fabric(place, sample, far),
             models=models(place.servers, fleet.source) if fleet is not None else (),
         )
         self._marks.clear()
         everywhere = [(place.name, rank) for rank in ranks]
         everywhere += [(reading.name, rank) for reading in remote for rank in reading.ranks]
-        snapshot = (
-            replace(snapshot, servers=SpreadServers(snapshot, everywhere, pids).servers) if everywhere else snapshot
-        )
+        snapshot = replace(snapshot, servers=SpreadServers(snapshot, everywhere, pids).servers)
         found_out = replace(snapshot, findings=self._findings.update(snapshot, t))
         return replace(found_out, events=self._events.update(found_out))
 
@@ -142,3 +135,9 @@ class Assembler:
         if reading.state == "ok":
             return found
         return [replace(pool, state=None, falling_bytes_s=None, empty_in_s=None, reason=None) for pool in found]
+
+
+def _fabric(place: Places, sample: MachineSample, far: Sequence[tuple[NodeReading, MachineSample]]) -> tuple[Rail, ...]:
+    """The rails of every machine that is shown, with what is at their other ends."""
+    here = [replace(rail, node=place.name) for rail in (sample.fabric if place.shown else ())]
+    return paired([*here, *(replace(rail, node=reading.name) for reading, read in far for rail in read.fabric)])

@@ -154,7 +154,7 @@ def swapped(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 f"swap:{pool.node}",
                 "warning" if speed >= SWAPS_OUT else "info",
-                f"{bytes_text(used)} of swap in use{snapshot.on(pool.node)} while it serves",
+                f"{bytes_text(host.swap_used_bytes)} of swap in use{snapshot.on(pool.node)} while it serves",
                 f"{out}, headroom {bytes_text(pool.headroom_bytes)}{stalls}",
                 f"{_less_memory(pool, snapshot)}; then swapoff -a and swapon -a",
             )

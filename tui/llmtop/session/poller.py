@@ -89,6 +89,7 @@ class Poller:
         self._fleet = _fleet(settings) if settings.fleet else None
         self._owners = ProcessOwners(settings.procfs)
         self._ranks: tuple[RankProcess, ...] = ()
+        self._ranks_due = 0.0
         self._assembler = Assembler(settings.memory, this_machine=settings.this_machine)
         self._recorder = self._new_recorder(settings.record) if settings.record else None
         self._textfile = _textfile(settings.prometheus_file) if settings.prometheus_file else None
@@ -254,7 +255,9 @@ class Poller:
 
     async def _find(self) -> None:
         """Watch what was named; without names, what serves a model on this host, also when it appears later."""
-        if self._fleet is None:
+        assert self._loop is not None
+        if self._fleet is None and self._loop.time() >= self._ranks_due:
+            self._ranks_due = self._loop.time() + RANKS_S
             self._ranks = await asyncio.to_thread(rank_processes, self._settings.procfs)
         targets: Sequence[Target] = self._settings.targets
         if self._settings.found:

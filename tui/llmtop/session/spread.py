@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from llmtop.contract.snapshot import Pool, Rail, ServerNode, ServerView, Snapshot
+from llmtop.contract.snapshot import Rail, ServerNode, ServerView, Snapshot
 from llmtop.engines.ranks import RankProcess
-
-_GPU_MEMORY = ("unified", "hbm")
+from llmtop.machine.tightest import tightest_of, tightness
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,8 @@ class SpreadServers:
     ) -> ServerView:
         ordered = sorted(parts, key=lambda part: (part[1].headless, part[1].rank or 0, part[0] or ""))
         nodes = tuple(self._node(node, rank) for node, rank in ordered)
-        known = [node for node in nodes if node.headroom_bytes is not None]
-        tightest = min(known, key=lambda node: node.headroom_bytes or 0, default=None)
+        pools = (tightest_of(self.snapshot, node.node) for node in nodes if node.headroom_bytes is not None)
+        tightest = min(filter(None, pools), key=tightness, default=None)
         return replace(
             server,
             nodes=nodes,
@@ -69,10 +68,10 @@ class SpreadServers:
         part = ServerNode(name, rank.rank, rank.headless, rank.pid or None)
         if not self.snapshot.current(name):
             return part
-        pool = self._tightest(name)
+        pool = tightest_of(self.snapshot, name)
         devices = [device for device in self.snapshot.devices if device.node == name and device.state == "OK"]
         utils = [device.util for device in devices if device.util is not None]
-        powers = [device.power_w for device in devices if device.power_w is not None]
+        powers = [device.power_w for device in devices]
         rails = [rail for rail in self.snapshot.fabric if rail.node == name]
         received = [rail.rx_bytes_s for rail in rails if rail.rx_bytes_s is not None]
         sent = [rail.tx_bytes_s for rail in rails if rail.tx_bytes_s is not None]
@@ -81,15 +80,10 @@ class SpreadServers:
             headroom_bytes=pool.headroom_bytes if pool else None,
             pool=pool.name if pool else None,
             util=max(utils) if utils else None,
-            power_w=round(sum(powers), 2) if powers else None,
+            power_w=None if None in powers or not powers else round(sum(filter(None, powers)), 2),
             rdma_rx_bytes_s=sum(received) if received else None,
             rdma_tx_bytes_s=sum(sent) if sent else None,
         )
-
-    def _tightest(self, name: str | None) -> Pool | None:
-        there = [pool for pool in self.snapshot.pools if pool.node == name and pool.headroom_bytes is not None]
-        of_gpus = [pool for pool in there if pool.kind in _GPU_MEMORY]
-        return min(of_gpus or there, key=lambda pool: pool.headroom_bytes or 0, default=None)
 
 
 def paired(rails: Sequence[Rail]) -> tuple[Rail, ...]:

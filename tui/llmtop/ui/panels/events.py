@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from llmtop.contract.snapshot import EngineRow, Event, ServerView
 from llmtop.contract.units import UNKNOWN, count, gib, percent, rate, si
 from llmtop.fleet.models import hurt
+from llmtop.machine.tightest import tightest_pool
 from llmtop.ui.panels.headline import kv_state
-from llmtop.ui.panels.pools import tightest_pool
 from llmtop.ui.panels.view import STATE_STYLE, View, heading
 from llmtop_widgets import glyphs
 from llmtop_widgets.gauge import gauge_line, thin

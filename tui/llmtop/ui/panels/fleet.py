@@ -58,9 +58,12 @@ def fleet_verdict(snapshot: Snapshot) -> VerdictWords:
     if full:
         return VerdictWords("low", f"KV CACHE FULL ON {len(full)} OF {len(servers)}", _names(full))
     starting = sum(server.state is State.STARTING for server in servers)
-    running = sum(server.running or 0 for server in servers if server.state.live)
-    more = f", {starting} start" if starting else ""
-    return VerdictWords("ok", f"ALL {len(servers) - starting} WELL", f"{count(running)} run, nobody waits{more}")
+    live = [server for server in servers if server.state.live]
+    running = [server.running for server in live if server.running is not None]
+    told = [f"{count(sum(running))} run"] if running else []
+    told += ["nobody waits"] if any(server.waiting is not None for server in live) else []
+    told += [f"{starting} start"] if starting else []
+    return VerdictWords("ok", f"ALL {len(servers) - starting} WELL", ", ".join(told))
 
 
 def _names(servers: Sequence[ServerView]) -> str:

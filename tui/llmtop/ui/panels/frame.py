@@ -9,10 +9,10 @@ from llmtop.contract.snapshot import Latency, Node, Pool, ServerView, Snapshot, 
 from llmtop.contract.units import UNKNOWN, count, duration, gib, percent, rate
 from llmtop.contract.words import first_steps
 from llmtop.engines.registry import engine_text
+from llmtop.machine.tightest import tightest_pool
 from llmtop.ui.panels.board import EVENTS, GPU, KV, LATENCY, MEMORY, QUEUE, SO_FAR, THROUGHPUT, Panel
 from llmtop.ui.panels.headline import strip_lines
 from llmtop.ui.panels.nodes import NODE_STYLE
-from llmtop.ui.panels.pools import tightest_pool
 from llmtop.ui.panels.server import KV_THRESHOLDS, quantile_span
 from llmtop.ui.panels.verdict import beyond_verdict, finding_lines, verdict_line
 from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, View, pair, recording_style, widths

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from llmtop.contract.snapshot import Pool, ServerView, State
 from llmtop.contract.units import UNKNOWN, count, gib
+from llmtop.machine.tightest import tightest_pool
 from llmtop.session.history import STEPS_S, pool_series
 from llmtop.ui.panels.digits import of_percent, of_size, of_speed
-from llmtop.ui.panels.pools import tightest_pool
 from llmtop.ui.panels.view import LEVEL_STYLE, View, widths
 from llmtop_widgets.bigtext import half_lines
 from llmtop_widgets.text import Line, Span, beside, crop, fit, flow, line, spread, text_width

@@ -12,9 +12,9 @@ from llmtop.load.pace import measurement_words
 from llmtop.load.plan import Level, Plan
 from llmtop.load.scenarios import SCENARIOS
 from llmtop.load.verdict import criterion_of
+from llmtop.machine.tightest import tightest_pool
 from llmtop.ui.load_state import LoadState
 from llmtop.ui.panels.load_table import level_table
-from llmtop.ui.panels.pools import tightest_pool
 from llmtop.ui.panels.view import View, fact, heading, pair
 from llmtop_widgets import glyphs
 from llmtop_widgets.bigtext import half_lines

@@ -6,11 +6,11 @@ import time
 
 from llmtop.contract.snapshot import Device, Host, Pool, ServerView
 from llmtop.contract.units import UNKNOWN, duration, gib
+from llmtop.machine.tightest import device_pools, tightest_of, tightest_pool, tightness
 from llmtop.session.history import device_series, pool_series
 from llmtop.session.machine_rules import slow_clock
 from llmtop.ui.panels.holders import holder_lines, legend, pool_parts
 from llmtop.ui.panels.nodes import part_lines
-from llmtop.ui.panels.pools import device_pools, tightest_pool, tightness
 from llmtop.ui.panels.view import LEVEL_STYLE, Plot, View, chart, chart_of, fact, heading, pair
 from llmtop_widgets.stackedbar import stacked_line
 from llmtop_widgets.text import Line, Span, line, pack, spread, width, wrap
@@ -45,7 +45,7 @@ def memory_facts(view: View, cells: int, rows: int) -> list[Line]:
 def _several(view: View, parts: list[Line], cells: int, rows: int) -> list[Line]:
     """The memory of the machines that a server runs on, and of the tightest of them all there is room for."""
     name = view.server.headroom_node if view.server else None
-    tight = tightest_pool(view.whole.at(name)) if view.whole and name else None
+    tight = tightest_of(view.whole, name) if view.whole and name else None
     lines = [heading("Memory", cells, f"{len(parts)} nodes, GiB left" + (f", least on {name}" if name else "")), *parts]
     if tight is None:
         return lines[:rows]

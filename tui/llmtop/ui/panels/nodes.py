@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from llmtop.contract.snapshot import Device, Node, Pool, ServerView, Snapshot
 from llmtop.contract.units import UNKNOWN, duration, gib
+from llmtop.machine.tightest import tightest_of, tightness
 from llmtop.session.machine_rules import slow_clock
-from llmtop.ui.panels.pools import tightest_pool
 from llmtop.ui.panels.view import LEVEL_STYLE
 from llmtop_widgets.gauge import gauge_line
 from llmtop_widgets.text import Line, Span, crop, fit, fit_text, line, text_width, width
@@ -74,7 +74,7 @@ def _figures(snapshot: Snapshot, node: Node) -> NodeFigures:
     parts = (s for s in snapshot.servers if any(part.node == node.name for part in s.nodes))
     return NodeFigures(
         node,
-        tightest_pool(snapshot.at(node.name)),
+        tightest_of(snapshot, node.name),
         tuple(device for device in snapshot.devices if device.node == node.name),
         tuple(server for server in snapshot.servers if server.node == node.name),
         tuple(server for server in parts if server.node != node.name),
@@ -108,14 +108,9 @@ def nodes_line(rows: Sequence[NodeFigures], cells: int) -> Line:
 
 def tightest(rows: Sequence[NodeFigures]) -> NodeFigures | None:
     """The machine that runs out first, of those that are read now."""
-    order = {"critical": 0, "low": 1}
-    read = [row for row in rows if row.pool is not None and row.headroom is not None and row.node.state == "ok"]
-    return min(read, key=lambda row: (order.get(row.pool.state or "", 2) if row.pool else 3, _share(row)), default=None)
-
-
-def _share(row: NodeFigures) -> float:
-    total = row.pool.total_bytes if row.pool else None
-    return (row.headroom or 0.0) / total if total else 1.0
+    read = [(tightness(row.pool), place) for place, row in enumerate(rows) if row.pool and row.node.state == "ok"]
+    known = [(tight, place) for tight, place in read if rows[place].headroom is not None]
+    return rows[min(known)[1]] if known else None
 
 
 def part_lines(snapshot: Snapshot, server: ServerView, cells: int) -> list[Line]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from llmtop.contract.snapshot import Pool, ServerView
 from llmtop.contract.units import UNKNOWN, count, duration, gib, rate, si
+from llmtop.machine.tightest import tightest_pool
 from llmtop.ui.panels.digits import of_percent, of_size, of_speed, of_whole
 from llmtop.ui.panels.load import live_curve
-from llmtop.ui.panels.pools import tightest_pool
 from llmtop.ui.panels.server import KV_THRESHOLDS
 from llmtop.ui.panels.verdict import more_users, verdict
 from llmtop.ui.panels.view import LEVEL_STYLE, STATE_STYLE, Plot, View, chart, recording_style

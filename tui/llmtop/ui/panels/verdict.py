@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from llmtop.contract.snapshot import Finding, Pool, ServerView, Snapshot, State
 from llmtop.contract.units import count, gib, percent
-from llmtop.ui.panels.pools import tightest_pool
+from llmtop.machine.tightest import tightest_pool
 from llmtop.ui.panels.server import KV_FULL
 from llmtop.ui.panels.view import STATE_STYLE, View
 from llmtop_widgets import glyphs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmtop.contract.snapshot import Pool, Snapshot
 from llmtop.contract.units import UNKNOWN, clean, gib
 from llmtop.machine.headroom import pool_key
-from llmtop.ui.panels.pools import tightest_pool
+from llmtop.machine.tightest import tightest_pool
 from llmtop.ui.panels.view import LEVEL_STYLE, View, fact, heading, pair
 from llmtop.ui.panels.warmup_ledger import advice_lines, ledger_lines, sum_lines
 from llmtop.ui.panels.warmup_memory import memory_lines

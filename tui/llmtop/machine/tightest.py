@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llmtop.contract.snapshot import Pool, Snapshot
 
 
 def device_pools(snapshot: Snapshot | None) -> list[Pool]:
     """The pools that models live in; host RAM only where there is nothing else."""
-    if snapshot is None:
-        return []
-    pools = [pool for pool in snapshot.pools if pool.kind != "ram"]
-    return pools or list(snapshot.pools)
+    return _of_models(snapshot.pools) if snapshot is not None else []
 
 
 def tightest_pool(snapshot: Snapshot | None) -> Pool | None:
     """The pool that will run out first."""
     return min(device_pools(snapshot), key=tightness, default=None)
+
+
+def tightest_of(snapshot: Snapshot, node: str | None) -> Pool | None:
+    """The pool of one machine that will run out first."""
+    return min(_of_models([pool for pool in snapshot.pools if pool.node == node]), key=tightness, default=None)
+
+
+def _of_models(pools: Sequence[Pool]) -> list[Pool]:
+    return [pool for pool in pools if pool.kind != "ram"] or list(pools)
 
 
 def tightness(pool: Pool) -> tuple[int, float]:
